@@ -195,7 +195,7 @@ def roll_out(
     noise = policy.noise(noise_stream, fragment_steps)
     outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
     actions = np.empty((fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32)
-    recorder = (_FrameRecorder if spaces.is_pixels else _VectorRecorder)(spaces, fragment_steps)
+    recorder: _Recorder = (_FrameRecorder if spaces.is_pixels else _VectorRecorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:

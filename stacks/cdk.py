@@ -19,6 +19,7 @@ from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
 from runtime.names import BOOTSTRAP_QUALIFIER
+from runtime.records.files import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "stacks" / "cdk_cli"
@@ -95,8 +96,8 @@ def _environment() -> dict[str, str]:
 
 def _packages(lockfile: Path) -> dict[str, object]:
     try:
-        return dict(json.loads(lockfile.read_text())["packages"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return dict(from_json(lockfile.read_bytes())["packages"])
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 

@@ -27,7 +27,7 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.model import CostModel
 from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, PricesUnreachableError, choose_prices
 from runtime.cost.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
-from runtime.display.terminal import has_terminal, is_confirmed, laid_out, spent_of
+from runtime.display.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
@@ -79,9 +79,9 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         path.write_bytes(prices_to_json(prices))
         context |= {"prices": str(path)}
         plan, needed_usd = _checked_plan(context)
-        _remark(remark)
+        _tell({"remark": remark})
         identify(session)
-        _remark(check_tools(plan))
+        _tell({"remark": check_tools(plan)})
         check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more))
@@ -99,9 +99,10 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
             return 130
 
 
-def _remark(text: str) -> None:
-    if text:
-        print("\n".join(laid_out({"remark": text})), flush=True)
+def _tell(facts: Mapping[str, str]) -> None:
+    """Prints facts; those without a text are left out."""
+    for line in laid_out(facts):
+        print(line, flush=True)
 
 
 def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
@@ -114,13 +115,11 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
         more: What the caller hands to the CDK; its own choice counts.
 
     Raises:
-        AccountError: Somebody says no, or nobody can be asked.
+        RunError: Somebody says no, or nobody can be asked.
     """
     is_chosen = any(word.startswith(_APPROVAL) for word in more)
-    if not options.yes and has_terminal() and not is_confirmed("Deploy this?"):
-        raise AccountError("nothing was deployed")
-    if not (options.yes or is_chosen or has_terminal()):
-        raise AccountError("there is no terminal to ask on, so nothing was deployed; --yes deploys without a question")
+    if not options.yes and (has_terminal() or not is_chosen):
+        confirm("Deploy this?", "nothing was deployed")
     return [] if is_chosen else [_APPROVAL, "never"]
 
 
@@ -155,18 +154,17 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
     """The guard first; and nothing that costs money unless it works."""
     remark = make_service_roles(clients(session), cache_kind=plan.experiment.cache.kind,
                                 market=plan.experiment.learner.market if plan.has_instance else None)
-    if remark:
-        print("\n".join(laid_out({"roles": remark})), flush=True)
+    _tell({"roles": remark})
     code = run_cdk(["deploy", *SHARED_STACKS, *([MAIL_STACK] if has_mail else []), *words], region=account.region)
     if code:
         return code
-    print("\n".join(laid_out(check_guard(clients(session)))), flush=True)
+    _tell(check_guard(clients(session)))
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
     if not code and not plan.has_instance:
-        print("\n".join(laid_out({"rounds": _begin_rounds(clients(session), plan)})), flush=True)
+        _tell({"rounds": _begin_rounds(clients(session), plan)})
     if not code:
-        print("\n".join(laid_out({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: "
-                                          f"python -m runtime stop {plan.name}"})), flush=True)
+        _tell({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime stop "
+                       f"{plan.name}"})
     return code
 
 
@@ -375,8 +373,8 @@ def _check_budget(plan: Plan) -> float:
         if plan.experiment.environment.package is None:
             raise
         if plan.actor_concurrency is None:
-            _remark(f"the budget is not checked against a round's worst case: {error}. With the environment's "
-                    "package in a folder, PYTHONPATH=FOLDER lets it be checked")
+            _tell({"remark": f"the budget is not checked against a round's worst case: {error}. With the environment's "
+                             "package in a folder, PYTHONPATH=FOLDER lets it be checked"})
     if plan.experiment.budget.usd < needed_usd:
         raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the "
                            f"{_minutes(start.expected_s)} minutes that a start takes, what taking everything down can "
@@ -410,9 +408,8 @@ def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) ->
     spent_usd, budget_usd = _spent_usd(entry, client, now_s), plan.experiment.budget.usd
     still_open = ", its last deployment's end, which is not settled yet, included" if entry.is_open else ""
     left_usd = max(0.0, budget_usd - spent_usd)
-    print("\n".join(laid_out({
-        "spent": f"{spent_of(spent_usd, budget_usd)} by earlier deployments of run {plan.key}{still_open}; "
-                 f"${left_usd:.4f} are left, and this one needs ${_rounded_up(needed_usd)} at least"})), flush=True)
+    _tell({"spent": f"{spent_of(spent_usd, budget_usd)} by earlier deployments of run {plan.key}{still_open}; "
+                    f"${left_usd:.4f} are left, and this one needs ${_rounded_up(needed_usd)} at least"})
     if left_usd < needed_usd:
         raise AccountError(
             f"run {plan.key} has spent ${spent_usd:.2f} of budget.usd = {budget_usd:g}{still_open}, and another "

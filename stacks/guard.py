@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import ArnFormat, CfnOutput, CustomResource, Duration, RemovalPolicy, Stack
+from aws_cdk import CfnOutput, CustomResource, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
 from aws_cdk import aws_dynamodb as dynamodb
@@ -37,6 +37,8 @@ from runtime.names import (
     VERSION_OUTPUT,
 )
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.arns import arn_of
+from stacks.logs import log_statement, make_log_group
 from stacks.network import NetworkStack
 from stacks.staging import GUARD_MODULE, guard_files
 
@@ -45,6 +47,17 @@ TIMEOUT_S = 110
 """Nearly two intervals: what one tick does not finish, the next one goes on with."""
 SILENT_PERIODS = 5
 _MINUTE = Duration.minutes(1)
+_STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
+_GROUPS = arn_of("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}")
+_INSTANCES = arn_of("ec2", "instance/*")
+_MACHINES = arn_of("states", f"stateMachine:{STACK_PREFIX}*{COORDINATOR_SUFFIX}")
+_EXECUTIONS = arn_of("states", f"execution:{STACK_PREFIX}*{COORDINATOR_SUFFIX}:*")
+_FUNCTIONS, *_OTHER_FUNCTIONS = (arn_of("lambda", f"function:{STACK_PREFIX}*{suffix}") for suffix in (
+    ACTOR_SUFFIX, COORDINATOR_SUFFIX, LEARNER_SUFFIX))
+"""Those of actors, and all others."""
+_VERSIONS = f"{_FUNCTIONS}:*"
+_CACHES = {kind: arn_of("elasticache", f"{kind.lower()}:{CACHE_PREFIX}*") for kind in (
+    "ServerlessCache", "ReplicationGroup")}
 
 
 class GuardStack(Stack):
@@ -73,8 +86,7 @@ class GuardStack(Stack):
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.reports = self._make_topic()
-        self._log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_MONTH,
-                                        removal_policy=RemovalPolicy.DESTROY)
+        self._log_group = make_log_group(self, "Logs", retention=logs.RetentionDays.ONE_MONTH)
         self._role = self._make_role(network)
         self._function = self._make_function()
         # The function's rights first: a tick without them would end nothing.
@@ -139,9 +151,11 @@ class GuardStack(Stack):
                           *self._cache_statements()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find what nobody announced")
-        for resource in self._experiments():
-            acknowledge_wildcard(role, resource, "Experiments come and go after the guard was made; what is theirs "
-                                 f"begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag")
+        for resource in (_STACKS, _GROUPS, _INSTANCES, _FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS, _MACHINES, _EXECUTIONS,
+                         *_CACHES.values()):
+            acknowledge_wildcard(
+                role, _as_written(self.resolve(resource)), "Experiments come and go after the guard was made; what is "
+                f"theirs begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag")
         return role
 
     def _own_statements(self) -> list[iam.PolicyStatement]:
@@ -149,8 +163,7 @@ class GuardStack(Stack):
             iam.PolicyStatement(sid="Ledger", resources=[self.ledger.table_arn],
                                 actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"]),
             iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self.reports.topic_arn]),
-            iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-                                resources=[self._log_group.log_group_arn]),
+            log_statement(self._log_group),
         ]
 
     def _stack_statements(self) -> list[iam.PolicyStatement]:
@@ -159,7 +172,7 @@ class GuardStack(Stack):
             # DescribeStacks without a name lists all stacks; AWS asks for both rights then.
             iam.PolicyStatement(sid="FindStacks", resources=["*"],
                                 actions=["cloudformation:DescribeStacks", "cloudformation:ListStacks"]),
-            iam.PolicyStatement(sid="DeleteStacks", resources=[self._stacks_arn],
+            iam.PolicyStatement(sid="DeleteStacks", resources=[_STACKS],
                                 actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"]),
         ]
 
@@ -169,19 +182,19 @@ class GuardStack(Stack):
                                 actions=["autoscaling:DescribeAutoScalingGroups",
                                          "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]),
             iam.PolicyStatement(sid="EndGroups", actions=["autoscaling:UpdateAutoScalingGroup"],
-                                resources=[self._groups_arn]),
-            iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[self._instances_arn],
+                                resources=[_GROUPS]),
+            iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[_INSTANCES],
                                 conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}),
-            iam.PolicyStatement(sid="FindLegs", actions=["states:ListExecutions"], resources=[self._machines_arn]),
-            iam.PolicyStatement(sid="EndLegs", actions=["states:StopExecution"], resources=[self._executions_arn]),
+            iam.PolicyStatement(sid="FindLegs", actions=["states:ListExecutions"], resources=[_MACHINES]),
+            iam.PolicyStatement(sid="EndLegs", actions=["states:StopExecution"], resources=[_EXECUTIONS]),
         ]
 
     def _actor_statements(self) -> list[iam.PolicyStatement]:
         """Among them the right to invoke: an actor sets the stop key if the learner cannot."""
         return [
-            iam.PolicyStatement(sid="BarFunctions", resources=[self._functions_arn, *self._other_functions_arns],
+            iam.PolicyStatement(sid="BarFunctions", resources=[_FUNCTIONS, *_OTHER_FUNCTIONS],
                                 actions=["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"]),
-            iam.PolicyStatement(sid="EndWarmActors", resources=[f"{self._functions_arn}:*"], actions=[
+            iam.PolicyStatement(sid="EndWarmActors", resources=[_VERSIONS], actions=[
                 "lambda:GetProvisionedConcurrencyConfig", "lambda:DeleteProvisionedConcurrencyConfig",
                 "lambda:InvokeFunction"]),
         ]
@@ -191,10 +204,10 @@ class GuardStack(Stack):
         actions = ("GetFunctionConfiguration", "UpdateFunctionConfiguration", "ListVersionsByFunction", "DeleteAlias")
         return [
             iam.PolicyStatement(sid="LeaveNetwork", actions=[f"lambda:{action}" for action in actions],
-                                resources=[self._functions_arn]),
+                                resources=[_FUNCTIONS]),
             # Nobody says whether IAM is asked about the function or its version.
             iam.PolicyStatement(sid="DeleteVersions", actions=["lambda:DeleteFunction"],
-                                resources=[self._functions_arn, f"{self._functions_arn}:*"]),
+                                resources=[_FUNCTIONS, _VERSIONS]),
             iam.PolicyStatement(sid="LeaveRole", actions=["iam:PassRole"],
                                 resources=[network.interfaces_role.role_arn],
                                 conditions={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}),
@@ -202,62 +215,13 @@ class GuardStack(Stack):
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
         """With what ElastiCache asks of the caller besides; it takes network interfaces away with a role of its own."""
-        kinds = {"ServerlessCache": "serverlesscache", "ReplicationGroup": "replicationgroup"}
         return [
-            *(iam.PolicyStatement(sid=f"Delete{name}s", resources=[self._cache_arn(kind)], actions=[
-                f"elasticache:Describe{name}s", f"elasticache:Delete{name}"]) for name, kind in kinds.items()),
+            *(iam.PolicyStatement(sid=f"Delete{name}s", resources=[caches], actions=[
+                f"elasticache:Describe{name}s", f"elasticache:Delete{name}"]) for name, caches in _CACHES.items()),
             iam.PolicyStatement(sid="CacheInterfaces", resources=["*"], actions=[
                 f"ec2:{action}" for action in (
                     "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeTags", "DescribeVpcs")]),
         ]
-
-    @property
-    def _stacks_arn(self) -> str:
-        return self.format_arn(service="cloudformation", resource="stack", resource_name=f"{STACK_PREFIX}*/*")
-
-    @property
-    def _groups_arn(self) -> str:
-        return self.format_arn(service="autoscaling", resource="autoScalingGroup",
-                               resource_name=f"*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}",
-                               arn_format=ArnFormat.COLON_RESOURCE_NAME)
-
-    @property
-    def _instances_arn(self) -> str:
-        return self.format_arn(service="ec2", resource="instance", resource_name="*")
-
-    @property
-    def _machines_arn(self) -> str:
-        return self.format_arn(service="states", resource="stateMachine", arn_format=ArnFormat.COLON_RESOURCE_NAME,
-                               resource_name=f"{STACK_PREFIX}*{COORDINATOR_SUFFIX}")
-
-    @property
-    def _executions_arn(self) -> str:
-        return self.format_arn(service="states", resource="execution", arn_format=ArnFormat.COLON_RESOURCE_NAME,
-                               resource_name=f"{STACK_PREFIX}*{COORDINATOR_SUFFIX}:*")
-
-    @property
-    def _functions_arn(self) -> str:
-        """Of actors' functions."""
-        return self._function_arn(ACTOR_SUFFIX)
-
-    @property
-    def _other_functions_arns(self) -> list[str]:
-        return [self._function_arn(suffix) for suffix in (COORDINATOR_SUFFIX, LEARNER_SUFFIX)]
-
-    def _function_arn(self, suffix: str) -> str:
-        return self.format_arn(service="lambda", resource="function", resource_name=f"{STACK_PREFIX}*{suffix}",
-                               arn_format=ArnFormat.COLON_RESOURCE_NAME)
-
-    def _cache_arn(self, kind: str) -> str:
-        return self.format_arn(service="elasticache", resource=kind, resource_name=f"{CACHE_PREFIX}*",
-                               arn_format=ArnFormat.COLON_RESOURCE_NAME)
-
-    def _experiments(self) -> list[str]:
-        """The resources with wildcards, as the security rules write them."""
-        arns = [self._stacks_arn, self._groups_arn, self._instances_arn, self._functions_arn,
-                f"{self._functions_arn}:*", *self._other_functions_arns, self._machines_arn, self._executions_arn,
-                self._cache_arn("serverlesscache"), self._cache_arn("replicationgroup")]
-        return [_as_written(self.resolve(arn)) for arn in arns]
 
     def _make_function(self) -> lambda_.Function:
         with guard_files() as folder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import Annotations, Aws, CfnOutput, Fn, RemovalPolicy, Stack
+from aws_cdk import Annotations, Aws, CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
@@ -18,6 +18,7 @@ from constructs import Construct
 
 from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.logs import make_log_group
 from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443
@@ -91,8 +92,7 @@ class NetworkStack(Stack):
         self.learner_subnets = self.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids
 
     def _add_flow_log(self) -> None:
-        group = logs.LogGroup(self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH,
-                              removal_policy=RemovalPolicy.DESTROY)
+        group = make_log_group(self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH)
         # What was refused: the rest would be a record of every packet to the cache.
         self.vpc.add_flow_log("FlowLog", destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
                               traffic_type=ec2.FlowLogTrafficType.REJECT)

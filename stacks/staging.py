@@ -6,13 +6,12 @@ caches least of all, and equal sources make equal assets.
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from modulefinder import ModuleFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -93,7 +92,7 @@ def guard_files() -> Iterator[Path]:
 
 
 def import_closure(module: str) -> list[Path]:
-    """Files of a module, of all modules of ours that it imports, directly or not, and of their packages.
+    """Files of a module, of all modules of ours that it names in imports, directly or not, and of their packages.
 
     Args:
         module: Dotted name.
@@ -101,42 +100,10 @@ def import_closure(module: str) -> list[Path]:
     Returns:
         Paths relative to the project's root, sorted.
     """
-    found: set[Path] = set()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        stem = Path(*name.split("."))
-        path = next((one for one in (stem.with_suffix(".py"), stem / "__init__.py") if (ROOT / one).is_file()), None)
-        if path is None or path in found:
-            continue
-        found.add(path)
-        waiting.append(name.rpartition(".")[0] or name)
-        waiting.extend(_imported(path))
-    return sorted(found)
-
-
-@cache
-def _imported(path: Path) -> tuple[str, ...]:
-    """Dotted names that a file of ours may import; what is imported from a module may be one, too."""
-    names: list[str] = []
-    for node in _nodes_that_run(ast.parse((ROOT / path).read_text())):
-        if isinstance(node, ast.Import):
-            names.extend(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.extend([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
-    return tuple(names)
-
-
-def _nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under ``if TYPE_CHECKING``."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            waiting.extend(node.orelse)
-            continue
-        yield node
-        waiting.extend(ast.iter_child_nodes(node))
+    finder = ModuleFinder([str(ROOT)])
+    finder.import_hook(module)
+    files = (vars(found)["__file__"] for found in finder.modules.values())
+    return sorted(Path(file).relative_to(ROOT) for file in files if file)
 
 
 def _stage_package(package: str | None, folder: Path) -> None:

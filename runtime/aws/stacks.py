@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime.aws.asking import list_all
@@ -65,6 +65,19 @@ def resources_of(client: Any, stack: str) -> list[dict[str, Any]]:
         ClientError or BotoCoreError: CloudFormation cannot be asked, or knows no such stack.
     """
     return list_all(client, "list_stack_resources", "StackResourceSummaries", StackName=stack)
+
+
+def present(resources: Iterable[Mapping[str, Any]], kind: str, logical_id: str = "") -> list[str]:
+    """Physical ids of those resources that are there.
+
+    Args:
+        resources: As `resources_of` gives them.
+        kind: Such as ``AWS::Logs::LogGroup``.
+        logical_id: What their names in the template begin with.
+    """
+    return [str(one["PhysicalResourceId"]) for one in resources
+            if one["ResourceType"] == kind and one["LogicalResourceId"].startswith(logical_id)
+            and one.get("PhysicalResourceId") and one["ResourceStatus"] != "DELETE_COMPLETE"]
 
 
 def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from runtime.display.terminal import COLUMNS, laid_out, printable
 
 if TYPE_CHECKING:
     from runtime.config.schema import Experiment
@@ -33,7 +36,7 @@ def add_parser(
         exit_codes: What they say.
     """
     def folded(text: str, indent: str = "") -> str:
-        return textwrap.fill(text, 96, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        return textwrap.fill(text, COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, usage=f"%(prog)s {needs} [options]".replace("  ", " "),
@@ -44,21 +47,24 @@ def add_parser(
     return parser
 
 
+def add_experiment(command: argparse.ArgumentParser) -> None:
+    """Adds the experiment file, and the option that changes it."""
+    command.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
+    command.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
+                         help="override one key of the experiment file; may be repeated (default: none)")
+
+
+def add_runs(command: argparse.ArgumentParser) -> None:
+    """Adds the directories of runs."""
+    command.add_argument("directories", type=Path, nargs="+", metavar="DIR",
+                         help="a run's directory, or that of several seeds")
+
+
 def add_trust(command: argparse.ArgumentParser) -> None:
     """Adds the option that lets a run name code."""
     command.add_argument("--trust", action="store_true",
                          help="run the code that the run's own config.yaml names, such as a scaler package.module:"
                          "Settings (default: refuse it)")
-
-
-def positive(text: str) -> int:
-    """Returns the whole number from 1 that a text is."""
-    return _at_least(text, 1)
-
-
-def not_negative(text: str) -> int:
-    """Returns the whole number from 0 that a text is."""
-    return _at_least(text, 0)
 
 
 def project(text: str) -> str:
@@ -68,22 +74,20 @@ def project(text: str) -> str:
     return text
 
 
-def seeds(text: str) -> int:
-    """Returns a number of seeds."""
-    count = positive(text)
-    if count > SEEDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from 1 to {SEEDS_MAX}")
-    return count
-
-
-def _at_least(text: str, lowest: int) -> int:
+def whole_number(text: str, lowest: int, highest: int | None = None) -> int:
+    """Returns the whole number that a text is, from ``lowest`` to ``highest``; None for no limit."""
     try:
         value = int(text)
+        if lowest <= value and (highest is None or value <= highest):
+            return value
     except ValueError:
-        value = lowest - 1
-    if value < lowest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from {lowest}")
-    return value
+        pass
+    limit = "" if highest is None else f" to {highest}"
+    raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from {lowest}{limit}")
+
+
+positive, not_negative = partial(whole_number, lowest=1), partial(whole_number, lowest=0)
+seeds = partial(whole_number, lowest=1, highest=SEEDS_MAX)
 
 
 def launcher() -> list[str]:
@@ -100,15 +104,11 @@ def launcher() -> list[str]:
 
 def say(line: str) -> None:
     """Prints a line at once, without what would change the terminal."""
-    from runtime.display.terminal import printable
-
     print(printable(line), flush=True)
 
 
 def say_unused(experiment: Experiment) -> None:
     """Prints which keys of an experiment's files a run never reads, if there are some."""
-    from runtime.display.terminal import laid_out
-
     if text := experiment.unused_text:
         for line in laid_out({"not used": text}):
             say(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from typing import Any
 
 from runtime.cli.arguments import add_parser
@@ -34,15 +33,15 @@ def add_command(commands: Any) -> None:
     explain.set_defaults(command=_explain)
 
 
-def required_keys() -> Iterator[tuple[str, str]]:
-    """Yields path and description of each key that has no default."""
-    return ((path, info.description or "") for path, info in walk_fields()
-            if info.is_required() and section_of(info) is None)
+def required_keys() -> str:
+    """Names the keys that have no default."""
+    return " and ".join(_required())
 
 
-def required_lines() -> list[str]:
-    """Returns a line about each key that has no default."""
-    return [f"  {path:<16} {text}" for path, text in required_keys()]
+def _required() -> dict[str, str]:
+    """Descriptions of the keys that have no default, by path."""
+    return {path: info.description or "" for path, info in walk_fields()
+            if info.is_required() and section_of(info) is None}
 
 
 def explained(key: str | None) -> list[str]:
@@ -59,7 +58,8 @@ def explained(key: str | None) -> list[str]:
     fields = dict(walk_fields())
     if key is not None and key not in fields:
         raise ExperimentError(f"{key} is not a known key{nearest(key)}")
-    lines = ["required keys; all others have defaults:", *required_lines(), "",
+    lines = ["required keys; all others have defaults:",
+             *(f"  {path:<16} {text}" for path, text in _required().items()), "",
              f"{EXTENDS}: {EXTENDS_DESCRIPTION}"] if key is None else []
     for path, info in fields.items():
         if key is not None and path != key and not path.startswith(f"{key}."):

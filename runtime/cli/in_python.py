@@ -20,7 +20,6 @@ from runtime.export.policy import TrainedPolicy, load_policy
 from runtime.ports.run import Callback, Display
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory
-from runtime.records.rows import RoundRow
 
 
 @dataclass(frozen=True)
@@ -131,14 +130,4 @@ def _loaded(
 
 
 class _Silent(Display):
-    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
-        pass
-
-    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
-        pass
-
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    """Shows nothing."""

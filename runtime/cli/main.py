@@ -80,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m runtime", usage="%(prog)s COMMAND [ARGUMENT ...]", description=_DESCRIPTION.format(
-            required=" and ".join(path for path, _ in explain.required_keys())),
+            required=explain.required_keys()),
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands", prog="python -m runtime")

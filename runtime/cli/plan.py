@@ -7,30 +7,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.arguments import positive, say, say_unused, seeds
+from runtime.cli.arguments import add_experiment, add_parser, positive, say, say_unused, seeds
 from runtime.errors import ExperimentError, RunError
+from runtime.records.files import check_place
 
 _STEPS = 1_000_000
-_DESCRIPTION = """\
-Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what it costs: on several
-learners, with actors on Lambda (how many, memory, processor, warm or not) and with everything on one instance. Nothing
-is started in AWS. All figures are modelled, at list prices; spot instances count at the on-demand price.
-
-examples:
-  python -m runtime plan experiments/hopper.yaml
-  python -m runtime plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png
-  python -m runtime plan experiments/hopper.yaml --choose cheapest --write cheap.yaml"""
 
 
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
-    plan = commands.add_parser(
-        "plan", help="predict time and dollars of every sensible way to run an experiment",
-        usage="%(prog)s EXPERIMENT.yaml [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
-    plan.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
-    plan.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
-                      help="override one key of the experiment file; may be repeated (default: none)")
+    plan = add_parser(
+        commands, "plan", needs="EXPERIMENT.yaml",
+        summary="predict time and dollars of every sensible way to run an experiment",
+        description="Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what "
+        "it costs: on several learners, with actors on Lambda (how many, memory, processor, warm or not) and with "
+        "everything on one instance. Nothing is started in AWS. All figures are modelled, at list prices; spot "
+        "instances count at the on-demand price.",
+        examples=["plan experiments/hopper.yaml",
+                  "plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png",
+                  "plan experiments/hopper.yaml --choose cheapest --write cheap.yaml"])
+    add_experiment(plan)
     plan.add_argument("--steps", type=positive, metavar="N",
                       help=f"environment steps of a run (default: stop.max_steps, or {_STEPS:,})")
     plan.add_argument("--seeds", type=seeds, default=1, metavar="N",
@@ -109,14 +105,14 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuses what could not be written, before half a minute is spent on it."""
-    from runtime.report.figure import check_picture
+    from runtime.report.figure import FORMATS
 
     if options.write is not None and options.write.exists():
         raise RunError(f"--write {options.write}: exists already; name another")
-    if options.write is not None and not os.access(options.write.parent, os.W_OK):
-        raise RunError(f"--write {options.write}: allowed: a file in a folder that is there and can be written to")
+    if options.write is not None:
+        check_place("--write", options.write, (".yaml", ".yml"))
     if options.picture is not None:
-        check_picture(options.picture, "--picture")
+        check_place("--picture", options.picture, FORMATS)
 
 
 _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a trained sample",

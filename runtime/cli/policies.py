@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.errors import ActorError
 from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
 from runtime.config.schema import Experiment
-from runtime.errors import RunError
+from runtime.errors import MissingExtraError, RunError
 from runtime.records import layout
+from runtime.records.files import check_place, json_object, read_regular
 from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
@@ -135,31 +136,25 @@ def _described(found: Mapping[str, float], digits: int) -> str:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from runtime.export.onnx import check_onnx, save_onnx
-
-    check_onnx(options.onnx)
+    try:
+        from runtime.export.onnx import save_onnx
+    except ImportError:
+        raise MissingExtraError("--onnx", "onnx", "export") from None
+    check_place("--onnx", options.onnx, (".onnx",))
     weights, experiment, environment = _trained(options)
     facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
     # Of a run that goes on, nothing says it.
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        facts["experiment"] = str(json.loads((options.directory / layout.SUMMARY).read_bytes())["experiment"])
+    with suppress(OSError, KeyError):
+        facts["experiment"] = str(json_object(read_regular(options.directory / layout.SUMMARY))["experiment"])
     with closing(environment):
         print(save_onnx(options.onnx, weights, environment, facts))
     return 0
 
 
 def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvironment]:
-    """A run's policy as a WEIGHTS message, its experiment, and an environment to act in.
-
-    Raises:
-        RunError: The directory does not hold one run's policy; or it was downloaded and names code.
-        UnusableEnvironmentError: The environment cannot be made here.
-    """
-    from lambda_actor.environments import make_environment
+    """As `load_run_policy`, which says what it raises."""
     from runtime.records.policy_file import load_run_policy
 
-    weights, experiment = load_run_policy(
+    return load_run_policy(
         options.directory, is_best=options.best, environment_id=options.environment, trust=options.trust)
-    section = experiment.environment
-    return weights, experiment, make_environment(section.id, section.preprocessing, section.options)

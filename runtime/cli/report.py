@@ -6,30 +6,23 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.arguments import say
-from runtime.errors import RunError
+from runtime.cli.arguments import add_parser, add_runs, say
 from runtime.records import layout
-
-_DESCRIPTION = """\
-Write one page of HTML that needs no network: return against steps, time and dollars, actors with signal and score,
-where dollars and seconds went, events, and the configuration. Each finished run has one already, in its own directory.
-A directory of several seeds is shown with intervals; several directories are compared.
-
-examples:
-  python -m runtime report runs/hopper
-  python -m runtime report runs/nitro runs/fixed --out comparison.html
-
-exit codes:
-  0 written, 2 refused: a directory is not there, or the page cannot be written"""
+from runtime.records.files import check_place
 
 
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
-    report = commands.add_parser("report", help="write a page about a run, several seeds, or several of them",
-                                 usage="%(prog)s DIR [DIR ...] [--out FILE.html]",
-                                 formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
-    report.add_argument("directories", type=Path, nargs="+", metavar="DIR",
-                        help="a run's directory, or that of several seeds")
+    report = add_parser(
+        commands, "report", needs="DIR [DIR ...]",
+        summary="write a page about a run, several seeds, or several of them",
+        description="Write one page of HTML that needs no network: return against steps, time and dollars, actors with "
+        "signal and score, where dollars and seconds went, events, and the configuration. Each finished run has one "
+        "already, in its own directory. A directory of several seeds is shown with intervals; several directories are "
+        "compared.",
+        examples=["report runs/hopper", "report runs/nitro runs/fixed --out comparison.html"],
+        exit_codes="0 written, 2 refused: a directory is not there, or the page cannot be written")
+    add_runs(report)
     report.add_argument("--out", type=Path, default=Path(layout.REPORT), metavar="FILE.html",
                         help=f"the file to write (default: {layout.REPORT})")
     report.set_defaults(command=_report)
@@ -38,8 +31,7 @@ def add_command(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from runtime.report.page import write_report
 
-    if options.out.suffix != ".html":
-        raise RunError(f"--out {options.out}: allowed: a name that ends in .html")
+    check_place("--out", options.out, (".html",))
     write_report(options.directories, options.out)
     say(f"report       {options.out}")
     return 0

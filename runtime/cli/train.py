@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ENVIRONMENT_ERRORS, UnusableEnvironmentError
-from runtime.cli.arguments import add_trust, project, say_unused, seeds
+from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
-from runtime.cli.explain import required_lines
+from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
@@ -25,35 +25,21 @@ from runtime.records.layout import default_directory, holds_seeds
 if TYPE_CHECKING:
     from runtime.display.wandb_log import WandbLog
 
-_DESCRIPTION = """\
-Train an experiment on this machine, until it reaches its target, one of its limits or its budget.
-
-examples:
-  python -m runtime train experiments/hopper.yaml
-  python -m runtime train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20
-  python -m runtime train experiments/hopper.yaml --out runs/hopper --resume
-  python -m runtime train experiments/hopper.yaml --seeds 5 --out runs/five
-
-required keys of the experiment file; all others have defaults:
-{required}
-  `python -m runtime explain` lists every key, `python -m runtime explain scaler.actors_max` tells all about one."""
-
-_EPILOG = """\
-exit codes:
-  0 finished, 1 failed while training, 2 refused before anything started, 130 interrupted by Ctrl-C, 143 by SIGTERM,
-  129 by a closed terminal"""
-
 
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
-    train = commands.add_parser(
-        "train", help="train an experiment on this machine", usage="%(prog)s EXPERIMENT.yaml [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=_EPILOG, description=_DESCRIPTION.format(
-            required="\n".join(required_lines())))
-    train.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
-    train.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
-                       help="override one key of the experiment file; may be repeated (default: none)")
+    train = add_parser(
+        commands, "train", needs="EXPERIMENT.yaml", summary="train an experiment on this machine",
+        description="Train an experiment on this machine, until it reaches its target, one of its limits or its "
+        f"budget. Of the experiment file only {required_keys()} are required; `python -m runtime explain` lists every "
+        "key, `python -m runtime explain scaler.actors_max` tells all about one.",
+        examples=["train experiments/hopper.yaml",
+                  "train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20",
+                  "train experiments/hopper.yaml --out runs/hopper --resume",
+                  "train experiments/hopper.yaml --seeds 5 --out runs/five"],
+        exit_codes="0 finished, 1 failed while training, 2 refused before anything started, 130 interrupted by Ctrl-C, "
+        "143 by SIGTERM, 129 by a closed terminal")
+    add_experiment(train)
     train.add_argument("--out", type=Path, metavar="DIR",
                        help="directory for the results (default: "
                        "runs/EXPERIMENT-ENVIRONMENT-ALGORITHM-SCALER-seed-S-DATE-TIME)")
@@ -148,7 +134,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
     from runtime.backends.registry import make_backend
-    from runtime.display.table import actors_log_lines, make_display, no_settings, resume_lines
+    from runtime.display.table import actors_log_lines, make_display, resume_lines
     from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:
@@ -156,7 +142,7 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
             print_line(line)
 
     result = train_seeds(experiment, out, make_backend=make_backend, seeds=options.seeds, resume=options.resume,
-                         settings=_settings(options), make_display=partial(make_display, settings=no_settings),
+                         settings=_settings(options), make_display=partial(make_display, settings=lambda _: ""),
                          say=say, name=name, wandb=_wandb(options, out.name))
     lines = table_lines(result.summary, str(out))
     if isinstance(result.error, ActorsKeepFailingError):

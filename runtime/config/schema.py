@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
+from lambda_actor.errors import told
 from runtime.config import yaml_text
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.unused import is_set, reason, unused
@@ -434,7 +435,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
         settings = load(path)
     except Exception as error:
         # Whatever somebody else's module raises.
-        raise ExperimentError(f"{key} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ExperimentError(f"{key} cannot be imported: {told(error)}") from error
     allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
     name = next((name for name, base in allowed.items()
                  if isinstance(settings, type) and issubclass(settings, base)), None)

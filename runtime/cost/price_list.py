@@ -6,7 +6,6 @@ because in most regions a prefix stands before it (``EUC1-Request``; ``Request``
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, Re
 from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.errors import RunError, one_line
 from runtime.ports.money import LambdaPrices, PriceTable
+from runtime.records.files import parse_json
 
 PRICE_LIST_REGION = "us-east-1"
 """Where the API itself is; it tells the prices of every region. Others: eu-central-1, ap-south-1."""
@@ -164,7 +164,7 @@ def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
             raise PriceListError(f"the Price List API has {len(found) or 'no'} products, not one, for {asked}"
                                  f"{': ' if found else ''}{', '.join(sorted(one['product']['sku'] for one in found))}")
         return _read(found[0], asked)
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise PriceListError(f"the Price List API's answer is not understood for {asked}: "
                              f"{type(error).__name__}: {one_line(str(error))}") from error
 
@@ -191,7 +191,7 @@ def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> l
 def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
     """Those with this usage type, with or without the region's prefix."""
     pattern = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(usage)}")
-    products = [json.loads(text) for text in texts]
+    products = [parse_json(text) for text in texts]
     return [one for one in products if pattern.fullmatch(one["product"]["attributes"]["usagetype"])]
 
 

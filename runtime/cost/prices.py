@@ -11,6 +11,7 @@ from typing import Any
 
 from runtime.errors import ExperimentError
 from runtime.ports.money import LambdaPrices, PriceTable
+from runtime.records.files import parse_json
 
 ARCHITECTURES = ("x86_64", "arm64")
 CACHE_NODE_TYPE = "cache.t4g.small"
@@ -57,8 +58,8 @@ def prices_from_json(data: bytes) -> PriceTable:
         ExperimentError: It is no price table; the text names the field, its value and what is allowed.
     """
     try:
-        tree = json.loads(data, object_pairs_hook=_mapping)
-    except (ValueError, RecursionError) as error:
+        tree = parse_json(data, object_pairs_hook=_mapping)
+    except ValueError as error:
         raise ExperimentError(f"prices: is not JSON: {error}") from None
     tree = _keys("prices", tree, PriceTable)
     texts = {name: _text(f"prices.{name}", tree[name]) for name in ("region", "source")}

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,57 +54,16 @@ def all_settings(experiment: Experiment) -> str:
     return f"{experiment.to_yaml()}\n"
 
 
-def no_settings(experiment: Experiment) -> str:
-    """None of them: somebody has shown them already."""
-    return ""
-
-
 def make_display(
-    experiment: Experiment, stream: TextIO | None = None, *, settings: Callable[[Experiment], str] = differing_settings
+    experiment: Experiment, *, settings: Callable[[Experiment], str] = differing_settings
 ) -> Display:
-    """The live display where ``stream`` (standard output) is a terminal, else the plain one.
+    """The live display where standard output is a terminal, else the plain one.
 
     Args:
         experiment: Resolved.
-        stream: None for standard output.
         settings: Returns what is shown of an experiment before its first round.
     """
-    stream = stream or sys.stdout
-    made = LiveDisplay if stream.isatty() else PlainDisplay
-    return FailSafeDisplay(made(experiment, stream, settings=settings))
-
-
-def _facts_text(facts: Mapping[str, str]) -> str:
-    return "\n".join(f"{name}: {value}" for name, value in facts.items())
-
-
-class FailSafeDisplay(Display):
-    """Passes everything on until that fails for the first time: a closed pipe must not end a training."""
-
-    def __init__(self, display: Display) -> None:
-        self._display: Display | None = display
-
-    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
-        self._call("started", experiment, facts, rows)
-
-    def on_round_end(self, row: RoundRow) -> None:
-        self._call("on_round_end", row)
-
-    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
-        self._call("evaluating", round_index, done, episodes)
-
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self._call("event", kind, fields)
-
-    def close(self) -> None:
-        self._call("close")
-
-    def _call(self, method: str, *arguments: Any) -> None:
-        try:
-            if self._display is not None:
-                getattr(self._display, method)(*arguments)
-        except (OSError, ValueError):
-            self._display = None
+    return (LiveDisplay if sys.stdout.isatty() else PlainDisplay)(experiment, sys.stdout, settings=settings)
 
 
 class Forecast:
@@ -233,22 +193,33 @@ class EventLines:
         return f"! {name}: {words}"
 
 
-class PlainDisplay(Display):
-    """One line for each round and each event."""
+class _TextDisplay(Display):
+    """What both displays know of a run; and what they say before its first round."""
 
     def __init__(
         self, experiment: Experiment, stream: TextIO, *,
         settings: Callable[[Experiment], str] = differing_settings, clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._experiment, self._stream, self._forecast = experiment, stream, Forecast(experiment, clock)
-        self._goals, self._lines, self._settings = Goals(experiment), EventLines(), settings
-        self._clock, self._told_s = clock, 0.0
+        self._experiment, self._stream, self._settings, self._clock = experiment, stream, settings, clock
+        self._forecast, self._goals, self._lines = Forecast(experiment, clock), Goals(experiment), EventLines()
 
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         self._forecast.started()
         for row in rows:
             self._goals.after(row)
-        self._print(self._settings(experiment) + _facts_text(facts))
+        self._print(self._settings(experiment) + "\n".join(f"{name}: {value}" for name, value in facts.items()))
+
+    def _print(self, text: str) -> None:
+        # A closed pipe must not end a training. In one piece: two threads write.
+        with suppress(OSError, ValueError):
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
+
+class PlainDisplay(_TextDisplay):
+    """One line for each round and each event."""
+
+    _told_s = 0.0
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         self._forecast.evaluating(done, episodes)
@@ -276,65 +247,41 @@ class PlainDisplay(Display):
         if (line := self._lines.line(kind, fields)) is not None:
             self._print(line)
 
-    def close(self) -> None:
-        pass
 
-    def _print(self, line: str) -> None:
-        # In one piece: two threads write.
-        self._stream.write(f"{line}\n")
-        self._stream.flush()
+class LiveDisplay(_TextDisplay):
+    """A table of the last rounds that is redrawn in place, by a thread."""
 
-
-class LiveDisplay(Display):
-    """A table of the last rounds that is redrawn in place."""
-
-    def __init__(
-        self, experiment: Experiment, stream: TextIO, *,
-        settings: Callable[[Experiment], str] = differing_settings, clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._experiment, self._forecast = experiment, Forecast(experiment, clock)
+    def __init__(self, experiment: Experiment, stream: TextIO, **options: Any) -> None:
+        super().__init__(experiment, stream, **options)
         self._console = Console(file=stream)
         self._rows: deque[RoundRow] = deque(maxlen=_ROUNDS_SHOWN)
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
-        self._goals, self._lines, self._settings = Goals(experiment), EventLines(), settings
         self._ways: list[Goal] = []
         self._evaluation: Goal | None = None
-        self._live: Live | None = None
+        self._live = Live(get_renderable=self._picture, console=self._console, refresh_per_second=4)
 
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
-        self._forecast.started()
-        for row in rows:
-            self._goals.after(row)
-        self._console.print(self._settings(experiment) + _facts_text(facts), markup=False, highlight=False,
-                            soft_wrap=True)
-        self._live = Live(self._picture(), console=self._console, refresh_per_second=4)
-        self._live.start()
+        super().started(experiment, facts, rows)
+        with suppress(OSError, ValueError):
+            self._live.start()
 
     def on_round_end(self, row: RoundRow) -> None:
         self._forecast.add(row)
         self._ways = self._goals.after(row)
         self._rows.append(row)
-        self._refresh()
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         self._forecast.evaluating(done, episodes)
-        # It is drawn with the next refresh, in the thread that redraws.
         words = f"{done} of {episodes} episodes, after round {round_index}"
         self._evaluation = Goal("evaluation", done / episodes, words) if done < episodes else None
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         if (line := self._lines.line(kind, fields)) is not None:
             self._events.append(line)
-            self._refresh()
 
     def close(self) -> None:
-        if self._live is not None:
+        with suppress(OSError, ValueError):
             self._live.stop()
-            self._live = None
-
-    def _refresh(self) -> None:
-        if self._live is not None:
-            self._live.update(self._picture())
 
     def _picture(self) -> Group:
         columns: dict[str, Callable[[RoundRow], str]] = {
@@ -354,12 +301,12 @@ class LiveDisplay(Display):
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in columns:
             table.add_column(heading, justify="right", no_wrap=True)
-        room = self._console.height - _OTHER_LINES - len(self._events)
+        events = list(self._events)
+        room = self._console.height - _OTHER_LINES - len(events)
         for row in list(self._rows)[-max(1, room):]:
             table.add_row(*(show(row) for show in columns.values()))
-        parts: list[Any] = [table, _Redrawn(self._status)]
-        parts += [Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in self._events]
-        return Group(*parts)
+        return Group(table, self._status(), *(
+            Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in events))
 
     def _status(self) -> Text:
         """Bars of all ways to an end, and the pace."""
@@ -371,16 +318,6 @@ class LiveDisplay(Display):
         if self._rows:
             lines.append(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)}")
         return Text("\n".join(lines), style="cyan" if self._rows else "dim", overflow="ellipsis", no_wrap=True)
-
-
-class _Redrawn:
-    """What is made anew whenever the screen is redrawn, and so keeps up between two rounds."""
-
-    def __init__(self, make: Callable[[], Text]) -> None:
-        self._make = make
-
-    def __rich__(self) -> Text:
-        return self._make()
 
 
 def summary_lines(
@@ -507,17 +444,15 @@ def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow],
     """Columns of a run that has staleness: of its trajectories, or of its gradients."""
     if experiment.learner.chosen.has_gradients:
         return {"grads": _gradients, "stale": lambda row: _number(row.gradient_staleness_mean, 1)}
-    return {"stale": _staleness} if experiment.algorithm.rounds == "asynchronous" else {}
+    if experiment.algorithm.rounds == "asynchronous":
+        # Mean and maximum, in policy versions.
+        return {"stale": lambda row: f"{row.staleness_mean:.1f}/{row.staleness_max}"}
+    return {}
 
 
 def _gradients(row: RoundRow) -> str:
     """Those that were applied, of all that were begun."""
     return f"{row.gradients}" + (f"/{(row.gradients or 0) + row.gradients_lost}" if row.gradients_lost else "")
-
-
-def _staleness(row: RoundRow) -> str:
-    """Mean and maximum, in policy versions."""
-    return f"{row.staleness_mean:.1f}/{row.staleness_max}"
 
 
 def _duration(seconds: float) -> str:

@@ -6,6 +6,9 @@ import math
 import sys
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
+
+from runtime.errors import RunError
 
 COLUMNS, _INDENT = 96, 13
 
@@ -29,12 +32,22 @@ def has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def is_confirmed(question: str) -> bool:
-    """Asks on the terminal; anything but yes, the end of the input too, means no."""
-    try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
+def confirm(question: str, nothing: str) -> None:
+    """Asks on the terminal; anything but yes, the end of the input too, means no.
+
+    Args:
+        question: To be answered with yes or no.
+        nothing: What is so if nobody says yes: ``nothing was deleted``.
+
+    Raises:
+        RunError: Nobody says yes.
+    """
+    if not has_terminal():
+        raise RunError(f"{nothing}: there is no terminal to ask on; say --yes")
+    with suppress(EOFError):
+        if input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
+            return
+    raise RunError(nothing)
 
 
 def printable(text: str) -> str:

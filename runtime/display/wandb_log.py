@@ -30,7 +30,7 @@ from runtime.errors import RunError
 from runtime.ports.run import Observer
 from runtime.processes.child import Child
 from runtime.records import layout
-from runtime.records.files import read_regular, to_json, write_atomically
+from runtime.records.files import from_json, read_regular, to_json, write_atomically
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
@@ -159,12 +159,12 @@ def _known_id(path: Path) -> str | None:
         RunError: The file is damaged.
     """
     try:
-        found = json.loads(read_regular(path))["id"]
+        found = from_json(read_regular(path))["id"]
         if isinstance(found, str) and found:
             return found
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     raise RunError(f"--wandb: {path} cannot be read; without that file, another run is begun in W&B")
 

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, TRUNK_LAYERS, Architecture, Policy, layer_count, same_padding
 from lambda_actor.spaces import Spaces
-from runtime.errors import MissingExtraError, RunError
+from runtime.errors import RunError
 from runtime.records.files import write_atomically
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what reads the file need not be new."""
-
-
-def check_onnx(path: Path) -> None:
-    """Refuses before any work is done.
-
-    Raises:
-        RunError: The package onnx is not installed, or there is no place for the file.
-    """
-    try:
-        import onnx  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("--onnx", "onnx", "export") from None
-    check_place("--onnx", path, (".onnx",))
-
-
-def check_place(option: str, path: Path, endings: Collection[str]) -> None:
-    """Checks that a file can be written there.
-
-    Raises:
-        RunError: No file with one of these endings can be written there.
-    """
-    if path.is_dir():
-        raise RunError(f"{option} {path}: cannot be written: it is a directory")
-    if not path.parent.is_dir():
-        raise RunError(f"{option} {path}: cannot be written: there is no directory {path.parent}")
-    if path.suffix.lower() not in endings:
-        raise RunError(f"{option} {path}: allowed: a file that ends in {' or '.join(endings)}")
 
 
 def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> str:
@@ -68,9 +43,6 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
         SchemaError: The policy does not fit the environment.
         RunError: The file cannot be written.
     """
-    import onnx
-    from onnx import helper
-
     policy = Policy.from_bytes(weights)
     policy.check(environment.spaces)
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
@@ -79,7 +51,7 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     observations = _observations(policy, environment)
     _LAYERS[policy.network](graph, fields, environment.spaces, outputs)
     action = _action(graph, environment)
-    raw = helper.make_tensor_value_info(outputs, onnx.TensorProto.FLOAT, ["batch", environment.spaces.output_size])
+    raw = helper.make_tensor_value_info(outputs, TensorProto.FLOAT, ["batch", environment.spaces.output_size])
     model = helper.make_model(
         helper.make_graph(graph.nodes, "policy", observations, [action, raw], graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export.onnx")
@@ -109,8 +81,6 @@ class _Graph:
 
     def add(self, operator: str, *constants: np.ndarray | np.generic, before: str = "", output: str = "",
             **attributes: Any) -> None:
-        from onnx import helper, numpy_helper
-
         inputs = [before, self.last] if before else [self.last]
         for constant in constants:
             inputs.append(f"constant.{len(self.constants)}")
@@ -120,8 +90,6 @@ class _Graph:
 
 
 def _observations(policy: Policy, environment: ActorEnvironment) -> list[Any]:
-    from onnx import TensorProto, helper
-
     spaces = environment.spaces
     if spaces.is_combined:
         given = [("picture", TensorProto.UINT8, spaces.picture_shape),
@@ -158,8 +126,6 @@ _LAYERS = {"mlp": _mlp, "conv": _conv, "combined": _combined}
 
 
 def _divide(graph: _Graph) -> None:
-    from onnx import TensorProto
-
     graph.add("Cast", to=TensorProto.FLOAT)
     graph.add("Div", np.float32(PIXEL_MAX))
 
@@ -204,8 +170,6 @@ def _layer(fields: Mapping[str, np.ndarray], layer: int) -> tuple[np.ndarray, np
 
 
 def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
-    from onnx import TensorProto, helper
-
     space: Any = environment.gymnasium_environment.action_space
     if counts := environment.spaces.action_counts:
         return _choices(graph, space, counts)
@@ -221,8 +185,6 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
 
 def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
     """The most probable value of each choice: those of fewer values than the most have none of the rest."""
-    from onnx import TensorProto, helper
-
     places = np.full((len(counts), max(counts)), sum(counts))
     for choice, count in enumerate(counts):
         places[choice, :count] = np.arange(count) + sum(counts[:choice])

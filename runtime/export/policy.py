@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
@@ -45,16 +45,16 @@ def load_policy(
             code; or ``best`` was asked of an exported file.
         UnusableEnvironmentError: The run's environment cannot be made here; its action space is needed.
     """
-    place, generator = Path(path), np.random.default_rng(seed)
+    place = Path(path)
     if place.suffix.lower() == ".onnx":
         if best:
             raise RunError(f"{place} holds one policy; best=True is for a run's directory, and `export --best` "
                            "exports its best policy")
-        return TrainedPolicy(_OnnxPolicy(place), generator)
-    return TrainedPolicy(_RunPolicy(place, environment, is_best=best, trust=trust), generator)
+        return _OnnxPolicy(place)
+    return _RunPolicy(place, np.random.default_rng(seed), environment, is_best=best, trust=trust)
 
 
-class TrainedPolicy:
+class TrainedPolicy(ABC):
     """A policy that acts in its environment.
 
     Attributes:
@@ -67,15 +67,14 @@ class TrainedPolicy:
         vector_size: Numbers ``V`` beside a picture; 0 if there is no picture, or nothing beside it.
     """
 
-    def __init__(self, source: _Source, generator: np.random.Generator) -> None:
-        """Wraps what `load_policy` has read."""
-        self._source, self._generator = source, generator
-        self.environment_id, self.policy_version = source.environment_id, source.policy_version
-        self.observation_shape, self.observation_dtype = source.observation_shape, source.observation_dtype
-        self.vector_size = source.vector_size
+    environment_id: str
+    policy_version: int
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+    vector_size: int
 
     def __repr__(self) -> str:
-        return (f"{type(self).__name__}({self.environment_id!r}, policy_version={self.policy_version}, "
+        return (f"TrainedPolicy({self.environment_id!r}, policy_version={self.policy_version}, "
                 f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})")
 
     def predict(self, observation: Any, *, deterministic: bool = True) -> Array | int:
@@ -100,8 +99,8 @@ class TrainedPolicy:
             ValueError: The observation has another shape or type than the policy takes.
             RunError: An exported file is to sample: it holds the deterministic action only.
         """
-        batch, is_single = self._batch(self._source.parts(observation))
-        actions = self._source.best(batch) if deterministic else self._source.sample(batch, self._generator)
+        batch, is_single = self._batch(self._parts(observation))
+        actions = self._best(batch) if deterministic else self._sampled(batch)
         if not is_single:
             return actions
         return int(actions[0]) if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer) else actions[0]
@@ -132,64 +131,52 @@ class TrainedPolicy:
         is_single = array.shape == shape
         return (array[None] if is_single else array).astype(dtype, copy=False), is_single
 
-
-class _Source(Protocol):
-    """Where a policy comes from: acts on batches."""
-
-    environment_id: str
-    policy_version: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: np.dtype[Any]
-    vector_size: int
-
-    def parts(self, observation: Any) -> Any:
+    @abstractmethod
+    def _parts(self, observation: Any) -> Any:
         """A tuple of what the policy takes: an observation, or a picture and a vector.
 
         One observation as the environment gives it, if that is no Box, is flattened; anything else stays as it is.
         """
 
-    def best(self, batch: _Batch) -> Array: ...
+    @abstractmethod
+    def _best(self, batch: _Batch) -> Array: ...
 
-    def sample(self, batch: _Batch, generator: np.random.Generator) -> Array: ...
+    @abstractmethod
+    def _sampled(self, batch: _Batch) -> Array: ...
 
 
-class _RunPolicy:
+class _RunPolicy(TrainedPolicy):
     """The policy of a run's directory, with the actors' own inference in numpy."""
 
-    def __init__(self, directory: Path, environment_id: str | None, *, is_best: bool, trust: bool) -> None:
-        weights, experiment = load_run_policy(
+    def __init__(
+        self, directory: Path, generator: np.random.Generator, environment_id: str | None, *, is_best: bool, trust: bool
+    ) -> None:
+        weights, experiment, environment = load_run_policy(
             directory, is_best=is_best, environment_id=environment_id, trust=trust)
-        section = experiment.environment
-        environment = make_environment(section.id, section.preprocessing, section.options)
+        self.environment_id, self._environment, self._generator = experiment.environment.id, environment, generator
+        self._spaces = spaces = environment.spaces
+        self.observation_dtype = np.dtype(np.uint8 if spaces.is_pixels else np.float32)
+        self.observation_shape = spaces.picture_shape or environment.observation_shape
+        self.vector_size = spaces.vector_size if spaces.is_combined else 0
         try:
             self._policy = Policy.from_bytes(weights)
-            self._policy.check(environment.spaces)
-            self._set_spaces(environment)
+            self._policy.check(spaces)
         except SchemaError as error:
-            raise RunDirectoryError(f"{directory}: its policy does not fit {section.id}: {error}") from None
+            raise RunDirectoryError(f"{directory}: its policy does not fit {self.environment_id}: {error}") from None
         finally:
             environment.close()
-        self.environment_id, self.policy_version = section.id, self._policy.policy_version
+        self.policy_version = self._policy.policy_version
 
-    def best(self, batch: _Batch) -> Array:
+    def _best(self, batch: _Batch) -> Array:
         return self._to_environment([self._policy.best_action(one) for one in self._seen(batch)])
 
-    def sample(self, batch: _Batch, generator: np.random.Generator) -> Array:
-        noise = self._policy.noise(generator, len(batch[0]))
+    def _sampled(self, batch: _Batch) -> Array:
+        noise = self._policy.noise(self._generator, len(batch[0]))
         return self._to_environment([self._policy.sample(self._policy.outputs(one), row)
                                      for one, row in zip(self._seen(batch), noise, strict=True)])
 
-    def _set_spaces(self, environment: ActorEnvironment) -> None:
-        outside = environment.gymnasium_environment
-        self._spaces = spaces = environment.spaces
-        self._action_space = outside.action_space
-        self.observation_dtype = np.dtype(np.uint8 if spaces.is_pixels else np.float32)
-        self._flattened = environment.flattened
-        self.observation_shape = spaces.picture_shape or environment.observation_shape
-        self.vector_size = spaces.vector_size if spaces.is_combined else 0
-
-    def parts(self, observation: Any) -> Any:
-        found = self._flattened(observation)
+    def _parts(self, observation: Any) -> Any:
+        found = self._environment.flattened(observation)
         if not self._spaces.is_combined:
             return (found,)
         return found if found is observation else apart(found, self._spaces)
@@ -200,19 +187,13 @@ class _RunPolicy:
         return batch[0] if self._spaces.is_pixels else batch[0].reshape(len(batch[0]), -1)
 
     def _to_environment(self, actions: list[Any]) -> Array:
-        space: Any = self._action_space
-        if self._spaces.is_discrete:
-            chosen = np.array(actions, np.int64).reshape(-1, *space.shape)
-            return chosen + np.asarray(getattr(space, "start", 0), np.int64)
-        numbers = np.array(actions, np.float32).reshape(-1, *space.shape)
-        return np.clip(numbers, space.low.astype(np.float32), space.high.astype(np.float32))
+        kind = np.int64 if self._spaces.is_discrete else np.float32
+        shape = self._environment.gymnasium_environment.action_space.shape or ()
+        return np.array([self._environment.to_environment(one) for one in actions], kind).reshape(-1, *shape)
 
 
-class _OnnxPolicy:
+class _OnnxPolicy(TrainedPolicy):
     """The policy of an exported file, with onnxruntime."""
-
-    def parts(self, observation: Any) -> Any:
-        return observation if self.vector_size else (observation,)
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -227,11 +208,14 @@ class _OnnxPolicy:
         self.vector_size = int(beside[0].shape[1]) if beside else 0
         self._run: Callable[[Any, Any], list[Array]] = session.run
 
-    def best(self, batch: _Batch) -> Array:
+    def _parts(self, observation: Any) -> Any:
+        return observation if self.vector_size else (observation,)
+
+    def _best(self, batch: _Batch) -> Array:
         return self._run(["action"], {name: np.ascontiguousarray(part)
                                       for name, part in zip(self._names, batch, strict=True)})[0]
 
-    def sample(self, batch: _Batch, generator: np.random.Generator) -> Array:
+    def _sampled(self, batch: _Batch) -> Array:
         raise RunError(f"{self._path} holds the deterministic action only; to sample, load the run's directory")
 
 

@@ -16,7 +16,7 @@ from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import told
 from runtime.errors import MissingExtraError, RunError
-from runtime.export.onnx import check_place
+from runtime.records.files import check_place
 
 VIDEO_S_MAX = 300.0
 FRAMES_PER_S_MAX = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.records.files import INTEGER_MAX, json_or_none
+from runtime.records.files import INTEGER_MAX, json_object
 
 ANSWER_BYTES_MAX = 2**24
 """The longest answer that a trial or an evaluation gives."""
@@ -22,9 +22,9 @@ def answer(message: bytes, *shapes: Mapping[str, tuple[type, ...]]) -> dict[str,
     Raises:
         ValueError: It is something else.
     """
-    found = json_or_none(message)
+    found = json_object(message)
     for shape in shapes:
-        if isinstance(found, dict) and found.keys() == shape.keys() and all(
+        if found.keys() == shape.keys() and all(
                 type(value) in shape[key] and not (type(value) in (int, float) and not 0 <= value <= INTEGER_MAX)
                 for key, value in found.items()):
             return found

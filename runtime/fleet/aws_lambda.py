@@ -23,7 +23,7 @@ from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreE
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
-from runtime.records.files import json_or_none
+from runtime.records.files import json_object
 
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
@@ -324,12 +324,11 @@ def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, time
     bill: dict[str, Any] = (
         {"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
         else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX})
-    content = json_or_none(payload)
+    content = json_object(payload)
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)
         return Outcome(invocation_id, status, error=error, **bill)
-    if not isinstance(content, dict) or content.get("invocation_id") != invocation_id or not isinstance(
-            content.get("status"), str):
+    if content.get("invocation_id") != invocation_id or not isinstance(content.get("status"), str):
         return Outcome(invocation_id, "error", error=one_line(
             f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"), **bill)
     return Outcome(invocation_id, "ok", response=content, **bill)
@@ -343,9 +342,9 @@ def _log(answer: Mapping[str, Any]) -> str:
         return ""
 
 
-def _function_error(content: Any, payload: bytes) -> tuple[OutcomeStatus, str]:
+def _function_error(content: Mapping[str, Any], payload: bytes) -> tuple[OutcomeStatus, str]:
     """Status and text of an invocation whose function failed."""
-    fields = content if isinstance(content, dict) else {"errorMessage": payload[:200].decode(errors="replace")}
+    fields = content or {"errorMessage": payload[:200].decode(errors="replace")}
     kind, message = str(fields.get("errorType") or ""), str(fields.get("errorMessage") or "")
     if kind in _CRASHES:
         return "crashed", one_line(message or kind, ERROR_CHARACTERS_MAX)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError, RunError
 from runtime.names import RESULTS_STACK, run_key
 from runtime.records import layout
+from runtime.records.files import json_object
 from runtime.records.spent import spent_by_records
 
 _TAIL_BYTES = 2**18
@@ -106,7 +106,7 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        return [row for line in self.text(name).splitlines() if isinstance(row := json_of(line), dict)]
+        return [row for line in self.text(name).splitlines() if (row := json_object(line))]
 
     def first_line(self, name: str) -> dict[str, Any]:
         """The first line of a file of JSON lines; empty if there is none.
@@ -115,8 +115,7 @@ class KeptRun:
             AccountError: It cannot be read.
         """
         data = self._get(name, Range=f"bytes=0-{_TAIL_BYTES - 1}") or b""
-        found = json_of(data.decode(errors="replace").partition("\n")[0])
-        return found if isinstance(found, dict) else {}
+        return json_object(data.partition(b"\n")[0])
 
     def record(self, name: str) -> dict[str, Any]:
         """A JSON file; empty if it is not there, or is none.
@@ -124,8 +123,7 @@ class KeptRun:
         Raises:
             AccountError: It cannot be read.
         """
-        found = json_of(self.text(name))
-        return found if isinstance(found, dict) else {}
+        return json_object(self.text(name))
 
     def _get(self, name: str, **options: str) -> bytes | None:
         def read() -> bytes | None:
@@ -152,9 +150,7 @@ def find_bucket(client: Client) -> str:
     if ask(lambda: find_stack(formation, RESULTS_STACK)) is None:
         raise KeptError(f"no stack {RESULTS_STACK} in this account and region: nothing was ever deployed here, or it "
                         "was destroyed (its bucket is then still there)")
-    buckets = [str(one["PhysicalResourceId"])
-               for one in pages_of(formation, "list_stack_resources", "StackResourceSummaries", StackName=RESULTS_STACK)
-               if one["ResourceType"] == "AWS::S3::Bucket" and one.get("PhysicalResourceId")]
+    buckets = present(ask(lambda: resources_of(formation, RESULTS_STACK)), "AWS::S3::Bucket")
     if not buckets:
         raise KeptError(f"the stack {RESULTS_STACK} has no bucket yet")
     return buckets[0]
@@ -188,6 +184,20 @@ def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRu
     return chosen
 
 
+def changed_at_s(files: Mapping[str, KeptFile]) -> float:
+    """When one of a run's files changed last, in seconds since 1970; 0 if there are none."""
+    return max((file.changed_at_s for file in files.values()), default=0.0)
+
+
+def newest_first(runs: Iterable[KeptRun]) -> list[tuple[KeptRun, dict[str, KeptFile]]]:
+    """Runs with their files, those that changed last before the others.
+
+    Raises:
+        AccountError: The bucket cannot be read.
+    """
+    return sorted(((run, run.files()) for run in runs), key=lambda pair: -changed_at_s(pair[1]))
+
+
 def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
     """What the run's own records say that it has spent; None if none of them does.
 
@@ -205,11 +215,3 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
 def md5_of(data: bytes) -> str:
     """The MD5 of some bytes in hexadecimal digits, as S3 tags what is uploaded in one piece."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-def json_of(text: str) -> Any:
-    """What a text says as JSON; None if it is not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

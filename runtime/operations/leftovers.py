@@ -125,7 +125,7 @@ def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]
         AccountError: A service cannot be asked.
     """
     orphans = [one for one in instances if one.state != "shutting-down"
-               and not stacks.have(_stack_tags(one), one.experiment)]
+               and not stacks.have({STACK_ID_TAG: one.stack} if one.stack else {}, one.experiment)]
     # Groups first: they would launch another instance in the place of one that is ended.
     return [*_groups(client("autoscaling"), stacks), *map(_left_instance, orphans),
             *_volumes(client("ec2"), {one.instance_id for one in orphans}),
@@ -144,10 +144,6 @@ def find_left_logs(client: Client, stacks: Stacks) -> list[dict[str, Any]]:
     return [{"name": group["logGroupName"], "stored_bytes": group.get("storedBytes", 0),
              "remove": f"aws logs delete-log-group --log-group-name {group['logGroupName']}"}
             for group in groups if not stacks.has_prefix_of(group["logGroupName"].removeprefix("/aws/lambda/"))]
-
-
-def _stack_tags(instance: Instance) -> dict[str, str]:
-    return {STACK_ID_TAG: instance.stack} if instance.stack else {}
 
 
 def _instance(described: Mapping[str, Any]) -> Instance:

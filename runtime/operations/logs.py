@@ -8,10 +8,10 @@ from typing import Any
 
 from runtime.aws.asking import ask, ask_if_there, pages_of
 from runtime.aws.clients import Client
-from runtime.aws.stacks import find_stack, outputs_of
+from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError
 from runtime.names import STACK_PREFIX
-from runtime.operations.kept_runs import find_bucket, find_runs
+from runtime.operations.kept_runs import find_bucket, find_runs, newest_first
 from runtime.operations.texts import iso
 from runtime.records import layout
 
@@ -45,20 +45,21 @@ def show_logs(
     """
     formation = client("cloudformation")
     stack = ask(lambda: find_stack(formation, STACK_PREFIX + experiment))
-    group = _log_group(formation, stack, "Actor" if of_actors else "Learner") if stack else ""
-    if not stack or not group:
+    resources = ask(lambda: resources_of(formation, stack["StackId"])) if stack else []
+    groups = present(resources, "AWS::Logs::LogGroup", "ActorLogs" if of_actors else "LearnerLogs")
+    if not stack or not groups:
         report(f"{STACK_PREFIX}{experiment} " + ("has no log group yet, or no more" if stack else "is not deployed")
                + (f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`" if of_actors else "")
                + "; what the bucket kept:")
         return show_kept(client, experiment, report)
-    tail = _Tail(client("logs"), group, report, since_ms=int(1000 * (now() - since_s)))
+    tail = _Tail(client("logs"), groups[0], report, since_ms=int(1000 * (now() - since_s)))
     while tail.show() and is_following:
         sleep(POLL_S)
         if not _is_there(formation, stack["StackId"]):
             break
     if not tail.shown:
-        report(f"no events in {group} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a week "
-               "at most")
+        report(f"no events in {groups[0]} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a "
+               "week at most")
     if not _is_there(formation, stack["StackId"]):
         report(f"{STACK_PREFIX}{experiment} is gone; what the bucket kept:")
         show_kept(client, experiment, report)
@@ -68,17 +69,6 @@ def show_logs(
 def _is_there(formation: Any, stack_id: str) -> bool:
     stack = ask(lambda: find_stack(formation, stack_id))
     return stack is not None and stack["StackStatus"] != "DELETE_COMPLETE"
-
-
-def _log_group(formation: Any, stack: Mapping[str, Any], whose: str) -> str:
-    """Its name; empty if there is none. A stack has its outputs only when all of it is there."""
-    named = outputs_of(stack).get(f"{whose}Logs")
-    if named:
-        return named
-    resources = pages_of(formation, "list_stack_resources", "StackResourceSummaries", StackName=stack["StackId"])
-    return next((one["PhysicalResourceId"] for one in resources if one["ResourceType"] == "AWS::Logs::LogGroup"
-                 and one["LogicalResourceId"].startswith(f"{whose}Logs") and one.get("PhysicalResourceId")
-                 and one["ResourceStatus"] != "DELETE_COMPLETE"), "")
 
 
 class _Tail:
@@ -128,8 +118,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
     runs = find_runs(client, find_bucket(client), experiment)
     if not runs:
         raise OperationError(f"the bucket has no run of {experiment}")
-    run, files = max(((run, run.files()) for run in runs),
-                     key=lambda pair: max((file.changed_at_s for file in pair[1].values()), default=0.0))
+    run, files = newest_first(runs)[0]
     report(run.url)
     for name in sorted((name for name in files if name.startswith("boot/")), key=lambda name: files[name].changed_at_s):
         record = run.record(name)

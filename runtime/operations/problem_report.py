@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
-from runtime.aws.stacks import find_stack, resources_of
+from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import RunError
 from runtime.guard.ledger import find_ledger
 from runtime.names import SHARED_STACKS, stack_name
-from runtime.operations.kept_runs import find_bucket, find_runs
+from runtime.operations.kept_runs import find_bucket, find_runs, newest_first
 from runtime.operations.quotas import VCPU_QUOTAS
 from runtime.operations.status import survey
 from runtime.operations.texts import iso
@@ -114,8 +114,10 @@ def write_report(
 
     gather("status", lambda: {"status.json": _json(
         survey(client, None, account=account, region=region, now_s=now_s))})
-    stack_ids = _stack_ids(client, experiment, problems)
-    for name in [*stack_ids, *SHARED_STACKS]:
+    deployed = attempt("deployment", lambda: ask(lambda: find_stack(
+        client("cloudformation"), stack_name(experiment)))) or {}
+    earlier = attempt("ledger", lambda: _earlier_stacks(client, experiment)) or []
+    for name in filter(None, dict.fromkeys([deployed.get("StackId"), *earlier, *SHARED_STACKS])):
         if stack := attempt(f"stack {name}", partial(_read_stack, client, name)):
             found.update(stack.texts())
             gather(f"events of {name}", partial(_stack_events, client, stack))
@@ -162,18 +164,10 @@ def _without_value(match: re.Match[str]) -> str:
     return match[0] if is_count or _NO_SECRET.fullmatch(value) else f"{name}SECRET"
 
 
-def _stack_ids(client: Client, experiment: str, problems: list[str]) -> list[str]:
-    """The deployment's stack, and those of earlier deployments that the ledger still names; they can be asked by id."""
-    found = []
-    try:
-        if stack := ask(lambda: find_stack(client("cloudformation"), stack_name(experiment))):
-            found.append(str(stack["StackId"]))
-        if ledger := find_ledger(client):
-            found += [entry.stack for entry in ledger.entries()
-                      if entry.run.partition("/")[0] == experiment and entry.stack]
-    except RunError as error:
-        problems.append(f"stacks: {error}")
-    return list(dict.fromkeys(found))
+def _earlier_stacks(client: Client, experiment: str) -> list[str]:
+    """Those that the ledger still names; they can be asked by id."""
+    ledger = find_ledger(client)
+    return [entry.stack for entry in ledger.entries() if entry.run.partition("/")[0] == experiment] if ledger else []
 
 
 def _read_stack(client: Client, name: str) -> _Stack | None:
@@ -193,11 +187,8 @@ def _stack_events(client: Client, stack: _Stack) -> dict[str, str]:
 def _logs(client: Client, stack: _Stack) -> dict[str, str]:
     """The newest events of its log groups that are still there."""
     logs = client("logs")
-    groups = [one["PhysicalResourceId"] for one in stack.resources
-              if one["ResourceType"] == "AWS::Logs::LogGroup" and one.get("PhysicalResourceId")
-              and one["ResourceStatus"] != "DELETE_COMPLETE"]
     found = {}
-    for group in groups:
+    for group in present(stack.resources, "AWS::Logs::LogGroup"):
         streams = ask(lambda group=group: logs.describe_log_streams(  # type: ignore[misc]  # bound at once
             logGroupName=group, orderBy="LastEventTime", descending=True, limit=_STREAMS))["logStreams"]
         found[f"{stack.folder}/logs/{group.strip('/').replace('/', '_')}.txt"] = "\n".join(
@@ -232,10 +223,8 @@ def _kept(client: Client, experiment: str) -> dict[str, str]:
 
     A learner could have put anything there: names that lead elsewhere are left out.
     """
-    runs = [(run, run.files()) for run in find_runs(client, find_bucket(client), experiment)
-            if _RUN.fullmatch(run.run)]
-    newest = sorted(runs, key=lambda pair: -max((file.changed_at_s for file in pair[1].values()), default=0.0))[:_RUNS]
-    return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest for name in files
+    runs = [run for run in find_runs(client, find_bucket(client), experiment) if _RUN.fullmatch(run.run)]
+    return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest_first(runs)[:_RUNS] for name in files
             if name in _KEPT or _BOOT_FILE.fullmatch(name)}
 
 

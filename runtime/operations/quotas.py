@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import find_stack, tags_of
 from runtime.config.instances import is_burstable, processor, series
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
@@ -180,17 +179,14 @@ def _zones(session: Session) -> tuple[str, ...]:
     subnets = ask(lambda: client.describe_subnets(Filters=[
         {"Name": f"tag:{STACK_NAME_TAG}", "Values": [NETWORK_STACK]}]))["Subnets"]
     if subnets:
-        return tuple(dict.fromkeys(subnet["AvailabilityZone"] for subnet in sorted(subnets, key=_logical_id)))
+        # By their names in the template, which the CDK numbers by zone.
+        subnets.sort(key=lambda subnet: tags_of(subnet)[LOGICAL_ID_TAG])
+        return tuple(dict.fromkeys(subnet["AvailabilityZone"] for subnet in subnets))
     zones = ask(lambda: client.describe_availability_zones(Filters=[
         {"Name": "zone-type", "Values": ["availability-zone"]},
         {"Name": "state", "Values": ["available"]}]))["AvailabilityZones"]
     names = {zone["ZoneId"]: zone["ZoneName"] for zone in zones if zone["ZoneId"] != _UNFIT_ZONE}
     return tuple(names[zone_id] for zone_id in sorted(names)[:_ZONES])
-
-
-def _logical_id(subnet: Mapping[str, Any]) -> str:
-    """A subnet's name in its template; the CDK numbers them by zone."""
-    return next(str(tag["Value"]) for tag in subnet["Tags"] if tag["Key"] == LOGICAL_ID_TAG)
 
 
 def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 from runtime.config.loading import UntrustedCodeError, load_experiment
 from runtime.config.schema import Experiment, unchangeable
 from runtime.errors import ExperimentError
-from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, json_of, md5_of, spent_usd
+from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, changed_at_s, md5_of, spent_usd
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.downloaded import code_of
 from runtime.records.files import (
     ARRAYS_BYTES_MAX,
+    json_object,
     make_directory,
     read_regular,
     remove,
@@ -45,41 +46,29 @@ def results_lines(runs: Iterable[KeptRun]) -> list[str]:
 def _row(run: KeptRun) -> tuple[str, ...]:
     """A run's row. A learner could have put anything into its records: odd ones are told of this run alone."""
     try:
-        found = summarise(run)
-        value = found["evaluation_return"]
-        if type(found["rounds"]) is not int:
+        rows, summary = run.rows(layout.ROUNDS), run.record(layout.SUMMARY)
+        values = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
+        index, usd = rows[-1].get("round_index", 0) if rows else 0, spent_usd(run, rows)
+        if type(index) is not int:
             raise TypeError("its last round is not a whole number")
-        return (run.run, str(found["rounds"]), return_text(value),
-                "–" if found["spent_usd"] is None else usd_text(found["spent_usd"]),
-                iso(found["changed_at_s"])[:16].replace("T", " "), found["ended"] or "not yet, or unknown")
+        return (run.run, str(index), return_text(values[-1] if values else summary.get("evaluation_return_mean")),
+                "–" if usd is None else usd_text(usd), iso(changed_at_s(run.files()))[:16].replace("T", " "),
+                _ended(summary, run.record(layout.ENDED), run.record(layout.REFUSED)) or "not yet, or unknown")
     except (TypeError, ValueError, ArithmeticError) as error:
         return run.run, "–", "–", "–", "–", f"damaged: {error}"
 
 
-def summarise(run: KeptRun) -> dict[str, Any]:
-    """What a run came to.
-
-    Returns:
-        ``run``, ``rounds``, ``last_round``, ``evaluation_return``, ``spent_usd``, ``budget_usd``, ``ended`` and
-        ``changed_at_s``; None or empty if the bucket does not tell.
+def _ended(summary: Mapping[str, Any], ended: Mapping[str, Any], refused: Mapping[str, Any]) -> str:
+    """Why a run ended; empty if its records do not tell.
 
     Raises:
-        AccountError: The bucket cannot be read.
-        TypeError: Why it ended is not a text.
+        TypeError: The reason is not a text.
     """
-    rows, files = run.rows(layout.ROUNDS), run.files()
-    summary, ended, refused = run.record(layout.SUMMARY), run.record(layout.ENDED), run.record(layout.REFUSED)
-    returns = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
-    last = rows[-1] if rows else {}
     reason = ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
     error = ended.get("error") or summary.get("error") or refused.get("error") or ""
     if not (isinstance(reason, str) and isinstance(error, str)):
         raise TypeError("its end's reason or error is not a text")
-    return {"run": run.run, "rounds": last.get("round_index", 0), "last_round": last,
-            "evaluation_return": returns[-1] if returns else summary.get("evaluation_return_mean"),
-            "spent_usd": spent_usd(run, rows), "budget_usd": summary.get("budget_usd"),
-            "ended": f"{reason}: {error}" if error else reason,
-            "changed_at_s": max((file.changed_at_s for file in files.values()), default=0.0)}
+    return f"{reason}: {error}" if error else reason
 
 
 def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) -> list[str]:
@@ -220,12 +209,11 @@ class _Download:
         Raises:
             KeptError: The directory holds a run that is not this one.
         """
-        found = json_of(read_regular(self._marker).decode(errors="replace")) if self._marker.exists() else None
-        if (isinstance(found, dict) and found.get("source") == self._run.url
-                and isinstance(files := found.get("files"), dict)):
+        found = json_object(read_regular(self._marker)) if self._marker.exists() else {}
+        if found.get("source") == self._run.url and isinstance(files := found.get("files"), dict):
             # Somebody else may have made the directory; what is named here may be removed.
             return {name: tag for name, tag in files.items() if _is_kept(name)}
-        if found is not None or directory.holds_run:
+        if found or directory.holds_run:
             raise KeptError(f"--out {self._out}: holds another run; name another directory")
         return {}
 

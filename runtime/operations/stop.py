@@ -13,7 +13,7 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify
 from runtime.aws.stacks import find_stack, stack_names
-from runtime.display.terminal import has_terminal, is_confirmed, laid_out
+from runtime.display.terminal import confirm, laid_out
 from runtime.guard.deletion import POLL_S, TeardownError, delete_stack, what_is_left
 from runtime.guard.ledger import LedgerError, find_ledger
 from runtime.guard.stacks import read_deployment
@@ -41,7 +41,7 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
 
     Raises:
         TeardownError: Some of it is left.
-        AccountError: Nothing was done.
+        RunError: Nothing was done.
     """
     account_id = identify(session)
     client = clients(session)
@@ -55,7 +55,8 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
         "stays": _STAYS.get(name, f"{_RESULTS}, the network and the guard (stacks {RESULTS_STACK}, {NETWORK_STACK} "
                                   f"and {GUARD_STACK})"),
     })), flush=True)
-    _check_wish(is_asked)
+    if is_asked:
+        confirm("Delete it? It takes about ten minutes.", "nothing was deleted")
     try:
         ask(lambda: take_down(client, stack, lambda line: print(f"  {line}", flush=True)))
     except (AccountError, LedgerError) as error:
@@ -67,20 +68,6 @@ def _nothing_there(client: Any, name: str, account_id: str, region: str | None) 
     others = ask(lambda: stack_names(client, STACK_PREFIX))
     return (f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
             "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE")
-
-
-def _check_wish(is_asked: bool) -> None:
-    """Asks whether to go on.
-
-    Raises:
-        AccountError: Nobody said yes.
-    """
-    if not is_asked:
-        return
-    if not has_terminal():
-        raise AccountError("nothing was deleted: there is no terminal to ask on; say --yes")
-    if not is_confirmed("Delete it? It takes about ten minutes."):
-        raise AccountError("nothing was deleted")
 
 
 def take_down(

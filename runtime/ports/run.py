@@ -237,6 +237,7 @@ class Display(Observer, Protocol):
 
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
         """Shows what is about to run; ``rows`` are the rounds that it continues after."""
+        return
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         """Shows how many episodes of an evaluation are done; another thread than the training's may call it.
@@ -246,7 +247,12 @@ class Display(Observer, Protocol):
             done: Episodes that are over.
             episodes: Of the evaluation; it has ended when as many are done.
         """
+        return
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Shows what happened besides finished rounds."""
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the showing; may be called before it began."""
+        return

@@ -17,7 +17,6 @@ from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
 from runtime.records import layout
 
-_KEY = "environment.id="
 _NO_CODE = {"kwargs": "environment.kwargs={}", "wrappers": "environment.wrappers=[]"}
 """Overrides by the keys, besides the id, that can have code run when the environment is made."""
 
@@ -67,18 +66,3 @@ def code_of(experiment: Experiment) -> dict[str, Any]:
 
 def _is_named(key: str, overrides: Sequence[str]) -> bool:
     return any(one.strip().startswith((f"{key}=", f"{key}.")) for one in overrides)
-
-
-def load_run_experiment(directory: Path, environment_id: str | None, *, trust: bool = False) -> Experiment:
-    """Loads the experiment of a run whose environment is about to be made.
-
-    Args:
-        directory: The run's.
-        environment_id: The environment, if the user names it; None for the run's.
-        trust: As of `load_trusted_experiment`.
-
-    Raises:
-        ExperimentError: As `load_trusted_experiment`.
-    """
-    overrides = [_KEY + environment_id] if environment_id is not None else []
-    return load_trusted_experiment(directory / layout.CONFIG, overrides, is_of_run=True, trust=trust)

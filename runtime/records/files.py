@@ -8,12 +8,12 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from runtime.errors import one_line
+from runtime.errors import RunError, one_line
 
 RECORD_BYTES_MAX, LINES_BYTES_MAX, ARRAYS_BYTES_MAX = 2**26, 2**30, 2**33
 """The largest JSON file, file of lines and file of arrays that is read: somebody else's may have any size."""
@@ -94,6 +94,23 @@ def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
         return os.fdopen(_open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags), "r+b", 0)
 
 
+def check_place(option: str, path: Path, endings: Collection[str]) -> None:
+    """Checks that a file can be written, before anything is read or computed for it.
+
+    Args:
+        option: What named the file, such as ``--out``.
+        path: The file.
+        endings: Of its name, as they are allowed.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    if path.suffix.lower() not in endings or path.is_dir():
+        raise RunError(f"{option} {path}: allowed: a file whose name ends in {' | '.join(endings)}")
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise RunError(f"{option} {path}: allowed: a file in a folder that is there and can be written to")
+
+
 def remove(path: Path) -> None:
     """Removes a file, if it is there.
 
@@ -148,20 +165,34 @@ def from_json(data: bytes | str) -> Any:
     """Reads JSON that anybody may have altered.
 
     Raises:
-        ValueError: It is not JSON, is nested too deeply, or has a number that is not finite or beyond ±2¹²⁸.
+        ValueError: As `parse_json`; or it has a number that is not finite or beyond ±2¹²⁸.
+    """
+    return parse_json(data, parse_int=_number, parse_float=_number, parse_constant=_number)
+
+
+def parse_json(data: bytes | str, **hooks: Any) -> Any:
+    """Reads JSON with any numbers: for those who tell people which of them is wrong.
+
+    Args:
+        data: The JSON.
+        **hooks: As of `json.loads`.
+
+    Raises:
+        ValueError: It is not JSON, or is nested too deeply.
     """
     try:
-        return json.loads(data, parse_int=_number, parse_float=_number, parse_constant=_number)
+        return json.loads(data, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def json_or_none(data: bytes | str) -> Any:
-    """Reads JSON that anybody may have altered, as `from_json`; None if it cannot be read."""
+def json_object(data: bytes | str) -> dict[str, Any]:
+    """Reads a JSON object that anybody may have altered, as `from_json`; empty if it is none."""
     try:
-        return from_json(data)
+        found = from_json(data)
     except ValueError:
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

@@ -39,16 +39,16 @@ ENDED, REFUSED = "ended.json", "refused.json"
 CHECKPOINT_NAME = re.compile(r"round_(\d{1,20})\.(json|safetensors)", re.ASCII)
 """A checkpoint's two files below their folder: the round, and the kind of file."""
 CHECKPOINT_FILE = re.compile(f"{CHECKPOINTS}/{CHECKPOINT_NAME.pattern}", re.ASCII)
+_OF_RUN = (CONFIG, PRICES, RATES, ROUNDS, EVENTS, SUMMARY, LEDGER, POLICY, BEST_POLICY, ACTORS_LOG, REPORT)
 RUN_FILE = re.compile("|".join([
-    *map(re.escape, (ROUNDS, EVENTS, CONFIG, PRICES, RATES, LEDGER, SUMMARY, POLICY, BEST_POLICY, ACTORS_LOG, REPORT)),
-    rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}", CHECKPOINT_FILE.pattern]), re.ASCII)
+    *map(re.escape, _OF_RUN), rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}",
+    CHECKPOINT_FILE.pattern]), re.ASCII)
 """The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run,
 or longer than a file system takes. A browser would run a report, which is never downloaded but made anew."""
 DOWNLOADED = ".download.json"
 """In a directory that a run was downloaded to: from where."""
 
-FILES = (CONFIG, PRICES, RATES, ROUNDS, EVENTS, SUMMARY, LEDGER, POLICY, BEST_POLICY, ACTORS_LOG, REPORT, WANDB_ID,
-         SEEDS, ENDED, REFUSED, DOWNLOADED)
+FILES = (*_OF_RUN, WANDB_ID, SEEDS, ENDED, REFUSED, DOWNLOADED)
 FOLDERS = (CHECKPOINTS, TENSORBOARD, UPDATES, WANDB)
 """All that a run, or several seeds, or a download puts into its directory, but for the lock."""
 

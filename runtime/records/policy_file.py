@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import safetensors.numpy
@@ -15,8 +16,11 @@ from lambda_actor.errors import SchemaError
 from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
-from runtime.records.downloaded import load_run_experiment
+from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.files import from_json, read_regular, write_atomically
+
+if TYPE_CHECKING:
+    from lambda_actor.environments import ActorEnvironment
 
 _FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
 """One entry of the metadata is JSON of the other two: safetensors writes several in any order, and equal policies make
@@ -31,9 +35,9 @@ def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
 
 
 def load_run_policy(
-    directory: Path, *, is_best: bool, environment_id: str | None, trust: bool = False
-) -> tuple[bytes, Experiment]:
-    """A run's policy as a WEIGHTS message, and the run's experiment, whose environment is about to be made.
+    directory: Path, *, is_best: bool, environment_id: str | None, trust: bool
+) -> tuple[bytes, Experiment, ActorEnvironment]:
+    """A run's policy as a WEIGHTS message, the run's experiment, and an environment to act in, which is to be closed.
 
     Args:
         directory: The run's.
@@ -45,7 +49,10 @@ def load_run_policy(
         RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged, or of
             another environment.
         ExperimentError: As `runtime.records.downloaded.load_trusted_experiment`.
+        UnusableEnvironmentError: The environment cannot be made here.
     """
+    from lambda_actor.environments import make_environment
+
     if layout.holds_seeds(directory):
         raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
     newest, best = directory / layout.POLICY, directory / layout.BEST_POLICY
@@ -54,12 +61,14 @@ def load_run_policy(
                                 "ended, or an earlier version of this program made the run")
     path = best if is_best else newest
     weights, facts = _read(path)
-    experiment = load_run_experiment(directory, environment_id, trust=trust)
+    overrides = [f"environment.id={environment_id}"] if environment_id is not None else []
+    experiment = load_trusted_experiment(directory / layout.CONFIG, overrides, is_of_run=True, trust=trust)
     trained_in, said = facts.get(_ENVIRONMENT), experiment.environment.id
     if environment_id is None and trained_in not in (None, said):
         raise RunDirectoryError(f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
                                 f"says {said!r}; allowed: the run's own policy, or the environment named by the user")
-    return weights, experiment
+    section = experiment.environment
+    return weights, experiment, make_environment(section.id, section.preprocessing, section.options)
 
 
 def load_policy(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from runtime.records.files import (
     LINES_BYTES_MAX,
     TEMPORARY,
     append,
-    json_or_none,
+    json_object,
     make_directory,
     open_to_write,
     read_regular,
@@ -143,8 +143,7 @@ def _strange_file(path: Path) -> str:
 
 def _round_index(line: bytes) -> float:
     """Of a row; infinite for one that is not whole."""
-    row = json_or_none(line) if line.endswith(b"\n") else None
-    index = row.get("round_index") if isinstance(row, dict) else None
+    index = json_object(line).get("round_index") if line.endswith(b"\n") else None
     return index if type(index) is int else math.inf
 
 

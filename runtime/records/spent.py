@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.records.files import LINES_BYTES_MAX, from_json, read_regular
+from runtime.records.files import LINES_BYTES_MAX, json_object, read_regular
 from runtime.records.layout import RunFiles
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
@@ -87,14 +87,13 @@ def spent_in(path: Path) -> Spent:
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):
         lines = read_regular(files.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
-        last_rows = [from_json([line for line in lines if line.endswith(b"\n")][-1])]
+        last_rows = [json_object([line for line in lines if line.endswith(b"\n")][-1])]
     found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
     return found or Spent(0.0)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    with suppress(*_UNREADABLE):
-        found = from_json(read_regular(path))
-        if isinstance(found, dict):
-            return found
-    return {}
+    try:
+        return json_object(read_regular(path))
+    except OSError:
+        return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from runtime.records.estimates import CONFIDENCE, interval_estimate
 from runtime.records.rows import return_text
@@ -100,28 +101,23 @@ def _number(value: Number | None, name: str) -> str:
 
 def _table(names: Sequence[str], rows: Sequence[Line], columns: int) -> list[str]:
     """Lines of a table whose first column has the labels; columns that do not fit follow below, labelled again."""
-    cells = [[_folded(name)] for name in names]
-    for _, found in rows:
-        for place, column in enumerate(cells):
-            column.append(_folded(found[place]) if found else [])
+    labels = ["", *(label for label, _ in rows)]
+    texts = zip(names, *(found or [""] * len(names) for _, found in rows), strict=True)
+    cells = [list(map(_folded, column)) for column in texts]
     widths = [max(len(part) for cell in column for part in cell) for column in cells]
-    margin = max(len(label) for label, _ in rows)
+    margin = max(map(len, labels))
     lines: list[str] = []
     first = 0
     while first < len(names):
-        end, used = first + 1, margin + len(_GAP) + widths[first]
-        while end < len(names) and used + len(_GAP) + widths[end] <= columns:
-            used += len(_GAP) + widths[end]
+        end = first + 1
+        while end < len(names) and margin + sum(len(_GAP) + width for width in widths[first:end + 1]) <= columns:
             end += 1
         lines += [""] if lines else []
-        for index, label in enumerate(["", *(label for label, _ in rows)]):
-            shown = [column[index] for column in cells[first:end]]
-            if label and index and not any(any(cell) for cell in shown):
+        for label, *shown in zip(labels, *cells[first:end], strict=True):
+            if label and not any(map(any, shown)):
                 continue
-            for line in range(max(1, *map(len, shown))):
-                parts = [(cell[line] if line < len(cell) else "").rjust(width)
-                         for cell, width in zip(shown, widths[first:end], strict=True)]
-                lines.append((label if line == 0 else "").ljust(margin) + _GAP + _GAP.join(parts))
+            for parts in zip_longest([label], *shown, fillvalue=""):
+                lines.append(_GAP.join([parts[0].ljust(margin), *map(str.rjust, parts[1:], widths[first:end])]))
         first = end
     return [line.rstrip() for line in lines]
 

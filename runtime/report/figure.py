@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,21 +12,6 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".pdf", ".svg")
 COLOURS = ("#2f6fb0", "#d9822b", "#3a8f4d", "#8e4aa8", "#777777", "#b5403a", "#17808c", "#a08020")
-
-
-def check_picture(path: Path, option: str) -> None:
-    """Checks that a picture can be written to ``path``, before anything is read or computed for it.
-
-    Args:
-        option: Which option named the path, such as ``--out``.
-
-    Raises:
-        RunError: It cannot be; the message says what is allowed.
-    """
-    if path.suffix not in FORMATS or path.is_dir():
-        raise RunError(f"{option} {path}: allowed: a file that ends with {' | '.join(FORMATS)}")
-    if not os.access(path.parent, os.W_OK):
-        raise RunError(f"{option} {path}: allowed: a file in a folder that is there and can be written to")
 
 
 def new_figure(width_inches: float, height_inches: float, option: str) -> Figure:

@@ -11,7 +11,7 @@ import numpy as np
 
 from runtime.errors import RunError
 from runtime.report.charts import INTERVAL, Chart, part_charts, return_charts, round_charts, thinned
-from runtime.report.figure import COLOURS, check_picture, new_figure, plain, save_figure
+from runtime.report.figure import COLOURS, new_figure, plain, save_figure
 from runtime.report.reading import RecordedGroup
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def draw_runs(groups: Sequence[RecordedGroup], picture: Path) -> None:
     Raises:
         RunError: matplotlib is not installed, the picture cannot be written, or there is nothing to draw.
     """
-    check_picture(picture, "--out")
     charts = [chart | {"series": [thinned(one) for one in chart["series"] if one["x"]]} for chart in _charts(groups)]
     charts = [chart for chart in charts if chart["series"]]
     if not charts:

@@ -16,17 +16,15 @@ from runtime.config.schema import is_below, leaves
 from runtime.config.unused import unread_paths
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
-from runtime.records.files import read_regular
+from runtime.records.files import LINES_BYTES_MAX, parse_json, read_regular
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.records.spent import spent_in
 
 Number = float | int
 Row = Mapping[str, Number | None]
-_UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
+_UNREADABLE = (OSError, ValueError, TypeError)
 _CONFIG_CHARACTERS_MAX = 100_000
-_LINES_BYTES_MAX = 2**28
-_SEEDS_MAX = 10_000
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger ones might not be finite; nothing that a run records is as large."""
@@ -216,18 +214,14 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
         problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
         seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
                        if found.name.removeprefix("seed-").isdecimal())
-    seeds = list(dict.fromkeys(seeds))
-    if len(seeds) > _SEEDS_MAX:
-        problems.append(f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count")
-        seeds = seeds[:_SEEDS_MAX]
     folders = {seed: path / f"seed-{seed}" for seed in seeds}
     if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
         problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
     # Those to come have no directory yet.
     runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items()
             if folder.exists() and folder.name not in links]
-    if len(runs) < len(seeds):
-        problems.append(f"{len(seeds) - len(runs)} of {len(seeds)} seeds were not begun")
+    if len(runs) < len(folders):
+        problems.append(f"{len(folders) - len(runs)} of {len(folders)} seeds were not begun")
     return RecordedGroup(name, runs, problems)
 
 
@@ -266,13 +260,13 @@ def read_run(path: Path, name: str) -> RecordedRun:
     if number(summary.get("rounds")) not in (None, len(rows)):
         problems.append(f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}")
     spent = spent_in(path)
-    return RecordedRun(name, rows, summary, settings, text, _read_events(files.events_path, problems),
+    return RecordedRun(name, rows, summary, settings, text, _read_lines(files.events_path, "event", str, problems),
                        (number(summary.get("spent_usd")) or spent.spent_usd, spent.reserved_usd), problems)
 
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
     try:
-        found = json.loads(read_regular(path))
+        found = parse_json(read_regular(path))
         if not isinstance(found, dict):
             raise ValueError(f"it is no JSON object but {type(found).__name__}")
         return found
@@ -284,7 +278,7 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
 def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines whose ``key`` is of that type."""
     try:
-        lines = read_regular(path, _LINES_BYTES_MAX).splitlines(keepends=True)
+        lines = read_regular(path, LINES_BYTES_MAX).splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -296,8 +290,8 @@ def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[d
     found, damaged = [], list[int]()
     for place, line in enumerate(lines, 1):
         try:
-            one = json.loads(line)
-        except (ValueError, RecursionError):
+            one = parse_json(line)
+        except ValueError:
             one = None
         if isinstance(one, dict) and type(one.get(key)) is kind:
             found.append(one)
@@ -333,7 +327,3 @@ def _read_rows(path: Path, problems: list[str]) -> list[Row]:
     if rows and max(rows) != len(rows):
         problems.append(f"{path.name}: only {len(rows)} of rounds 1 to {max(rows)} are there")
     return [rows[index] for index in sorted(rows)]
-
-
-def _read_events(path: Path, problems: list[str]) -> list[Mapping[str, Any]]:
-    return list(_read_lines(path, "event", str, problems))

@@ -6,7 +6,6 @@ but for what measuring cost; only which round got which is up to chance. A unifo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -15,6 +14,7 @@ import numpy as np
 
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
+from runtime.records.files import parse_json
 from runtime.scaler.counts import PlannedScaler
 from runtime.settings.scaler import ScalerSettings
 from runtime.settings.section import Field
@@ -58,8 +58,8 @@ class PermutedSettings(ScalerSettings):
             if path.exists() and not path.is_file():
                 raise ValueError("this is no file")
             lines = path.read_bytes().splitlines()
-            counts = [json.loads(line)["actor_count_wanted"] for line in lines]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            counts = [parse_json(line)["actor_count_wanted"] for line in lines]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ExperimentError(f"scaler.recorded_run = {self.recorded_run!r} cannot be read: "
                                   f"{type(error).__name__}: {error}; allowed: the directory of a run, or its "
                                   f"{_ROUNDS_FILE}") from None

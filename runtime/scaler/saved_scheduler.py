@@ -24,7 +24,7 @@ from lambda_actor.errors import ActorError
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError
-from runtime.records.files import write_atomically
+from runtime.records.files import parse_json, write_atomically
 from runtime.scaler.shipped import SHIPPED, SUFFIX, is_path, shipped
 
 if TYPE_CHECKING:
@@ -161,20 +161,19 @@ def load_scheduler(name: str) -> SavedScheduler:
             f"{SUFFIX} file{', or one that is shipped: ' if names else ''}{' | '.join(names)}") from None
     try:
         return _parsed(data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, safetensors.SafetensorError,
-            ActorError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, safetensors.SafetensorError, ActorError) as error:
         raise ExperimentError(f"scheduler {name!r} is damaged, or none: {error}") from None
 
 
 def _parsed(data: bytes) -> SavedScheduler:
     arrays = safetensors.numpy.load(data)
     # The header has just been checked.
-    metadata = json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    metadata = parse_json(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"its metadata do not say that it is a {_FORMAT}")
     if metadata.get("version") != str(VERSION):
         raise ValueError(f"it is of version {metadata.get('version')}; this program reads {VERSION}")
-    about = json.loads(metadata["scheduler"])
+    about = parse_json(metadata["scheduler"])
     if about["features"] != list(FEATURES):
         raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
     if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError, RunDirectoryError
+from runtime.records.files import parse_json
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.scaler.saved_scheduler import Seen, return_share
@@ -80,14 +80,13 @@ def read_recording(path: Path) -> Recording:
     try:
         experiment = load_experiment(files.config_path, is_of_run=True)
         rows = [RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()]
-        summary = json.loads(files.summary_path.read_bytes())
+        summary = parse_json(files.summary_path.read_bytes())
         stop_reason, spent_usd, modelled_s = (summary[key] for key in ("stop_reason", "spent_usd", "modelled_s"))
         _check({"spent_usd": float(spent_usd), "modelled_s": float(modelled_s)}, {"spent_usd": 0.0, "modelled_s": 0.0},
                files.summary_path.name)
         for row in rows:
             _check(vars(row), _LEAST, f"{files.rounds_path.name}, round {row.round_index}")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, ExperimentError,
-            RunDirectoryError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, ExperimentError, RunDirectoryError) as error:
         raise RunDirectoryError(f"{path} holds no finished run: {error}") from None
     if stop_reason in _BROKEN_OFF:
         raise _BrokenOffError(f"{path} holds no finished run: stop_reason = {stop_reason}")

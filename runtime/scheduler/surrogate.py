@@ -24,7 +24,6 @@ were not left out. Rounds of one run are not independent, so rows are never left
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 
 from runtime.errors import RunDirectoryError
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import parse_json, to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
 from runtime.scheduler.recordings import BOUNDS, Recording
 from runtime.settings.section import Actors, Count, Field, Section, check_tree
@@ -142,7 +141,7 @@ class Surrogate:
             RunDirectoryError: It cannot be read, or is none.
         """
         try:
-            tree = json.loads(path.read_bytes())
+            tree = parse_json(path.read_bytes())
             if tree.pop("version") != VERSION:
                 raise ValueError("it is of another version of this program")
             check_tree(_Tree, tree)
@@ -157,7 +156,7 @@ class Surrogate:
             if "r2" not in found.held_out.get("return_gain", {}):
                 raise ValueError("it does not say how well it predicts what a run gains")
             return found
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunDirectoryError(f"{path} is no surrogate: {error}") from None
 
     def predicted(self, name: str, points: Points) -> float:

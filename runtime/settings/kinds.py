@@ -6,12 +6,9 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from runtime.settings.section import Section
-
-S = TypeVar("S", bound="Section")
+S = TypeVar("S")
 PLACES: dict[str, Mapping[str, str]] = {}
 """By section, where the settings of each built-in kind are, as ``module:class``; the first kind is the default.
 `runtime.registry` fills it in, which lies above all parts."""
@@ -25,8 +22,8 @@ def is_import_path(kind: object) -> bool:
 
 
 def load(path: str) -> Any:
-    """Imports what ``module:name`` says."""
-    module, _, name = path.partition(":")
+    """Imports what ``module:name`` or ``module.name`` says."""
+    module, _, name = path.replace(":", ".").rpartition(".")
     return getattr(import_module(module), name)
 
 

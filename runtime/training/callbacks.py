@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from importlib import import_module
 from typing import Any
 
 from lambda_actor.errors import told
@@ -15,6 +14,7 @@ from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_
 from runtime.ports.learning import State
 from runtime.ports.run import Callback, Observer
 from runtime.records.rows import RoundRow
+from runtime.settings.kinds import load
 
 STOP_REASON = "callback: {}"
 """The ``stop_reason`` of a run that a callback stopped."""
@@ -35,9 +35,8 @@ def make_callbacks(experiment: FittedExperiment, given: Sequence[Callback] = ())
 
 
 def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
-    module, _, name = path.rpartition(".")
     try:
-        kind = getattr(import_module(module), name)
+        kind = load(path)
     except (Exception, SystemExit) as error:
         # Whatever somebody else's module raises.
         raise ExperimentError(f"callbacks: {path} cannot be imported: {told(error)}") from error

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 
-from aws_cdk import ArnFormat, Duration, RemovalPolicy, Stack
+from aws_cdk import Duration
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from runtime.config.schema import EnvironmentSection
+from runtime.fleet import ACTOR_VARIABLES
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.arns import arn_of
+from stacks.logs import log_statement, make_log_group
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
 from stacks.staging import actor_context
@@ -20,11 +22,6 @@ from stacks.staging import actor_context
 ALIAS = "live"
 EVENT_AGE_MAX_S = 60
 """An invocation that Lambda could not start by then is given up; the learner has replaced it."""
-ACTOR_VARIABLES = {
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
-    "PYTHONHASHSEED": "0"}
-"""As in the local fleet: an actor has at most a core or two, and numpy's threads would only get in each other's way.
-Sets have the same order everywhere, or no episode could be replayed."""
 _NETWORK_ACTIONS = [f"ec2:{action}" for action in (
     "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
     "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
@@ -46,8 +43,7 @@ class ActorFunction(Construct):
         super().__init__(scope, construct_id)
         # A physical name, so that the role can name the function without waiting for it.
         self._name = plan.function_name
-        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
-                                       removal_policy=RemovalPolicy.DESTROY)
+        self.log_group = make_log_group(self, "Logs")
         is_in_network = plan.experiment.cache.kind != "none"
         self.role = self._make_role(is_in_network=is_in_network)
         self.function = self._make_function(plan, network if is_in_network else None)
@@ -80,10 +76,7 @@ class ActorFunction(Construct):
         if is_in_network:
             acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
                                  "checks that when the function is made; the code that runs in it is denied them")
-        # No logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-            resources=[self.log_group.log_group_arn]))
+        role.add_to_policy(log_statement(self.log_group))
         return role
 
     def _network_policy(self) -> iam.PolicyDocument:
@@ -92,13 +85,11 @@ class ActorFunction(Construct):
         Lambda looks for these rights when it makes the function, and new rights take seconds to reach it
         (https://github.com/aws/aws-cdk/issues/7998): so they are the first ones.
         """
-        arn = Stack.of(self).format_arn(service="lambda", resource="function", resource_name=self._name,
-                                        arn_format=ArnFormat.COLON_RESOURCE_NAME)
         return iam.PolicyDocument(statements=[
             iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]),
             iam.PolicyStatement(
                 sid="NetworkForLambdaOnly", effect=iam.Effect.DENY, actions=_NETWORK_ACTIONS, resources=["*"],
-                conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn}})])
+                conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn_of("lambda", f"function:{self._name}")}})])
 
     def _make_function(self, plan: Plan, network: NetworkStack | None) -> lambda_.DockerImageFunction:
         experiment = plan.experiment

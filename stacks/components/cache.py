@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from typing import Protocol
 
-from aws_cdk import ArnFormat, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_elasticache as elasticache
 from aws_cdk import aws_iam as iam
@@ -22,6 +20,7 @@ from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.cost.sizes import weights_bytes
 from runtime.names import CACHE_PORT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge
+from stacks.arns import arn_of
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
 
@@ -36,30 +35,22 @@ CREDENTIAL_OBJECT = "cache-credential.json"
 _GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=18)
 
 
-class Cache(Protocol):
-    """What the rest of the stack knows of a cache.
+class Cache:
+    """What the rest of the stack knows of a cache; as it is, none: messages travel with requests and responses.
 
     Attributes:
+        port: On which it listens; None if there is no cache.
+        group: Security group that it listens in; None if that is the learner's.
+        resource: What has to be there before a learner starts; None if that is nothing.
         url: ``rediss://host:port``, without credentials; empty if the learner finds it out itself.
         credential: Where the learner finds its credential (see `lambda_actor.credentials`); empty if it makes it.
         actor_credential: Where actors find theirs; empty if there is no cache.
     """
 
-    url: str
-    credential: str
-    actor_credential: str
-
-    @property
-    def port(self) -> int | None:
-        """Port on which it listens; None if there is no cache."""
-
-    @property
-    def group(self) -> ec2.ISecurityGroup | None:
-        """Security group that it listens in; None if that is the learner's."""
-
-    @property
-    def resource(self) -> IDependable | None:
-        """What has to be there before a learner starts; None if that is nothing."""
+    port: int | None = None
+    group: ec2.ISecurityGroup | None = None
+    resource: IDependable | None = None
+    url = credential = actor_credential = ""
 
     def grant_learner(self, role: iam.IRole) -> None:
         """Lets ``role`` authenticate to this cache as the learner."""
@@ -70,15 +61,12 @@ class Cache(Protocol):
 
 def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
     """Makes the cache that ``cache.kind`` names; none for actors on the learner, which sees to one itself."""
-    if not plan.has_function:
-        return NoCache()
-    if plan.experiment.cache.kind == "serverless":
-        return ServerlessCache(scope, "Cache", plan=plan, network=network)
-    if plan.experiment.cache.kind == "node":
-        return NodeCache(scope, "Cache", plan=plan, network=network)
-    if plan.experiment.cache.kind == "learner":
-        return LearnerCache(plan=plan, results_bucket=results_bucket)
-    return NoCache()
+    kind = plan.experiment.cache.kind if plan.has_function else "none"
+    if kind == "serverless":
+        return ServerlessCache(scope, plan=plan, network=network)
+    if kind == "node":
+        return NodeCache(scope, plan=plan, network=network)
+    return LearnerCache(plan=plan, results_bucket=results_bucket) if kind == "learner" else Cache()
 
 
 class _CacheUsers(Construct):
@@ -98,39 +86,53 @@ class _CacheUsers(Construct):
             self, "Group", engine="valkey", user_group_id=plan.cache_name, user_ids=[user.ref for user in users])
 
 
-def _cache_group(scope: Construct, network: NetworkStack, port: int) -> ec2.SecurityGroup:
-    group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
-                              description="Nitro trajectory cache: in from actors and learner, nothing out")
-    group.add_ingress_rule(network.actors, ec2.Port.tcp(port), "actors")
-    return group
+class _ElastiCache(Construct, Cache):
+    """A cache of ElastiCache's, in the isolated subnets.
+
+    Attributes:
+        kind: Of its ARN.
+    """
+
+    kind: str
+    port: int
+    group: ec2.ISecurityGroup
+
+    def __init__(self, scope: Construct, *, plan: Plan, network: NetworkStack) -> None:
+        super().__init__(scope, "Cache")
+        self._name, self._actor_user = plan.cache_name, plan.actor_user
+        self.group = ec2.SecurityGroup(
+            self, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
+            description="Nitro trajectory cache: in from actors and learner, nothing out")
+        self.group.add_ingress_rule(network.actors, ec2.Port.tcp(self.port), "actors")
+        self._subnet_ids = network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids
+
+    def grant_learner(self, role: iam.IRole) -> None:
+        self._grant_connect(role, self._name)
+
+    def grant_actors(self, role: iam.IRole) -> None:
+        self._grant_connect(role, self._actor_user)
+
+    def _grant_connect(self, role: iam.IRole, user: str) -> None:
+        """``elasticache:Connect`` asks for the cache and for the user, each by its ARN, whose name is in lower case."""
+        role.add_to_principal_policy(iam.PolicyStatement(
+            sid="CacheConnect", actions=["elasticache:Connect"],
+            resources=[arn_of("elasticache", one) for one in (f"{self.kind}:{self._name}", f"user:{user}")]))
 
 
-def _grant_connect(role: iam.IRole, kind: str, cache: str, user: str) -> None:
-    """``elasticache:Connect`` asks for the cache and for the user, each by its ARN, whose name is in lower case."""
-    stack = Stack.of(role)
-    role.add_to_principal_policy(iam.PolicyStatement(
-        sid="CacheConnect", actions=["elasticache:Connect"],
-        resources=[stack.format_arn(service="elasticache", resource=resource, resource_name=name,
-                                    arn_format=ArnFormat.COLON_RESOURCE_NAME)
-                   for resource, name in ((kind, cache), ("user", user))]))
-
-
-class ServerlessCache(Construct):
+class ServerlessCache(_ElastiCache):
     """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on what it may cost."""
 
-    port = SERVERLESS_CACHE_PORT
+    kind, port = "serverlesscache", SERVERLESS_CACHE_PORT
 
-    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
-        super().__init__(scope, construct_id)
-        self._name, self._actor_user = plan.cache_name, plan.actor_user
-        self.group = _cache_group(self, network, self.port)
+    def __init__(self, scope: Construct, *, plan: Plan, network: NetworkStack) -> None:
+        super().__init__(scope, plan=plan, network=network)
         self.resource = elasticache.CfnServerlessCache(
             self, "Cache",
             engine="valkey",
             major_engine_version=SERVERLESS_ENGINE_VERSION,
             serverless_cache_name=self._name,
             description=f"Trajectories of {plan.stack_name}",
-            subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids,
+            subnet_ids=self._subnet_ids,
             security_group_ids=[self.group.security_group_id],
             user_group_id=_CacheUsers(self, "Access", plan=plan).group.ref,
             cache_usage_limits=_usage_limits(plan),
@@ -139,12 +141,6 @@ class ServerlessCache(Construct):
         self.url = f"rediss://{self.resource.attr_endpoint_address}:{self.resource.attr_endpoint_port}"
         self.credential, self.actor_credential = (
             f"elasticache-iam://{user}@{self._name}?serverless=true" for user in (self._name, self._actor_user))
-
-    def grant_learner(self, role: iam.IRole) -> None:
-        _grant_connect(role, "serverlesscache", self._name, self._name)
-
-    def grant_actors(self, role: iam.IRole) -> None:
-        _grant_connect(role, "serverlesscache", self._name, self._actor_user)
 
 
 def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimitsProperty:
@@ -171,18 +167,15 @@ def _weights_bytes(experiment: ResolvedExperiment) -> int:
         return weights_bytes(environment.spaces, fitted.network.architecture)
 
 
-class NodeCache(Construct):
+class NodeCache(_ElastiCache):
     """One small ElastiCache node for Valkey: the cheapest for runs of many hours."""
 
-    port = CACHE_PORT
+    kind, port = "replicationgroup", CACHE_PORT
 
-    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
-        super().__init__(scope, construct_id)
-        self._name, self._actor_user = plan.cache_name, plan.actor_user
-        self.group = _cache_group(self, network, self.port)
+    def __init__(self, scope: Construct, *, plan: Plan, network: NetworkStack) -> None:
+        super().__init__(scope, plan=plan, network=network)
         subnets = elasticache.CfnSubnetGroup(
-            self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}",
-            subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids)
+            self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}", subnet_ids=self._subnet_ids)
         # The default, volatile-lru, would throw trajectories away unseen: every key here has a time to live.
         parameters = elasticache.CfnParameterGroup(
             self, "Parameters", cache_parameter_group_family=NODE_PARAMETER_FAMILY,
@@ -216,44 +209,17 @@ class NodeCache(Construct):
         acknowledge(self.resource, "AEC4", "Nothing in it outlives a round: if its zone fails, the learner samples "
                     "the round again. A replica in another zone would double its price")
 
-    def grant_learner(self, role: iam.IRole) -> None:
-        _grant_connect(role, "replicationgroup", self._name, self._name)
 
-    def grant_actors(self, role: iam.IRole) -> None:
-        _grant_connect(role, "replicationgroup", self._name, self._actor_user)
-
-
-class LearnerCache:
-    """A Valkey server on the learner; nothing of it exists in AWS but the object that holds its credential."""
+class LearnerCache(Cache):
+    """A Valkey server on the learner, which makes its credential itself; of it AWS has the object that holds that."""
 
     port = CACHE_PORT
-    url = credential = ""
-    group = None
-    resource = None
 
     def __init__(self, *, plan: Plan, results_bucket: s3.IBucket) -> None:
         key = plan.prefix + CREDENTIAL_OBJECT
         self._object_arn = results_bucket.arn_for_objects(key)
         self.actor_credential = f"s3://{results_bucket.bucket_name}/{key}"
 
-    def grant_learner(self, role: iam.IRole) -> None:
-        """Grants nothing: the learner makes its credential itself."""
-
     def grant_actors(self, role: iam.IRole) -> None:
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="CacheCredential", actions=["s3:GetObject"], resources=[self._object_arn]))
-
-
-class NoCache:
-    """Nothing: messages travel with requests to the actor function and its responses."""
-
-    port = None
-    url = credential = actor_credential = ""
-    group = None
-    resource = None
-
-    def grant_learner(self, role: iam.IRole) -> None:
-        """Grants nothing."""
-
-    def grant_actors(self, role: iam.IRole) -> None:
-        """Grants nothing."""

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Aws, Duration, RemovalPolicy, Size, Stack
+from aws_cdk import Aws, Duration, Size, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_logs as logs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
-from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
+from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ARCHITECTURES, ActorFunction
-from stacks.components.learner import build_image, deployment_variables, storage_statements, upload_files
+from stacks.components.learner import build_image, deployment_variables, grant_run, upload_files
 from stacks.guard import GuardStack
+from stacks.logs import log_statement, make_log_group
 from stacks.plan import Plan
 from stacks.results import ResultsStack
 
@@ -52,8 +52,7 @@ class Coordinator(Construct):
         self._plan, self._results, self._guard = plan, results, guard
         self._files = upload_files(self, plan)
         self._image = build_image(self, plan)
-        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
-                                       removal_policy=RemovalPolicy.DESTROY)
+        self.log_group = make_log_group(self, "Logs")
         settings = plan.experiment.learner.function
         learner = self._make_function(
             "Learner", LEARNER_SUFFIX, LEARNER_HANDLER, self._make_learner_role(), settings.memory_mib,
@@ -104,31 +103,24 @@ class Coordinator(Construct):
     def _make_role(self, actor: ActorFunction, learner: lambda_.IFunction) -> iam.Role:
         plan, results = self._plan, self._results
         role = self._function_role("Role", "What the coordinator may do")
+        grant_run(role, plan, results, self._files)
         for statement in (
-            *storage_statements(plan, results, self._files),
             iam.PolicyStatement(sid="OldUpdates", actions=["s3:DeleteObject"],
                                 resources=[results.bucket.arn_for_objects(f"{plan.prefix}{KEPT_UPDATES}*")]),
             iam.PolicyStatement(sid="Update", actions=["lambda:InvokeFunction"], resources=[learner.function_arn]),
-            iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
-                                conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
         ):
             role.add_to_policy(statement)
         actor.grant_invoke(role)
         self._guard.grant_write(role, plan.key)
         acknowledge_wildcard(role, "*", "GetAccountSettings and PutMetricData (bound to one namespace) know no "
                              "resources")
-        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
-        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
         acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}{KEPT_UPDATES}*",
                              "What the updates that are over have exchanged")
         return role
 
     def _function_role(self, name: str, description: str) -> iam.Role:
         role = iam.Role(self, name, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"), description=description)
-        # No logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-            resources=[self.log_group.log_group_arn]))
+        role.add_to_policy(log_statement(self.log_group))
         return role
 
     def _make_variables(self, actor: ActorFunction, learner: lambda_.IFunction) -> dict[str, str]:

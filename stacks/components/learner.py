@@ -9,20 +9,21 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from aws_cdk import Aws, CfnCreationPolicy, CfnResourceSignal, RemovalPolicy, Stack
+from aws_cdk import Aws, CfnCreationPolicy, CfnResourceSignal
 from aws_cdk import aws_autoscaling as autoscaling
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
+from stacks.arns import arn_of
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
 from stacks.components.cache import Cache
 from stacks.guard import GuardStack
+from stacks.logs import log_statement, make_log_group
 from stacks.network import HTTPS_PORT, NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
@@ -78,8 +79,7 @@ class Learner(Construct):
         self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
         self._files = upload_files(self, plan)
         self._image = build_image(self, plan)
-        self.log_group = logs.LogGroup(self, "Logs", retention=logs.RetentionDays.ONE_WEEK,
-                                       removal_policy=RemovalPolicy.DESTROY)
+        self.log_group = make_log_group(self, "Logs")
         self.security_group = _make_security_group(self, network, cache)
         self.role = self._make_role(plan, results)
         if actor is not None:
@@ -99,30 +99,20 @@ class Learner(Construct):
     def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
                         description="What the learner may do")
-        for statement in (*storage_statements(plan, results, self._files), *_image_statements(self._image),
-                          *self._report_statements(), *self._life_statements(), _session_statement()):
+        grant_run(role, plan, results, self._files)
+        for statement in (*_image_statements(self._image), log_statement(self.log_group), *self._life_statements(),
+                          _session_statement()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
                              "namespace) and Session Manager's messages know no resources")
-        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
-        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
         acknowledge_wildcard(
             role, f"arn:<AWS::Partition>:autoscaling:<AWS::Region>:<AWS::AccountId>:{self._group_resource}",
             "Its own group: the identifier before the name is drawn by AWS when the group is made")
         return role
 
-    def _report_statements(self) -> list[iam.PolicyStatement]:
-        return [
-            iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
-                                conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
-            iam.PolicyStatement(
-                sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-                resources=[self.log_group.log_group_arn]),
-        ]
-
     def _life_statements(self) -> list[iam.PolicyStatement]:
         """What it may do to itself: say that it is up, read its own stack, and end its group."""
-        group = Stack.of(self).format_arn(service="autoscaling", resource=self._group_resource)
+        group = arn_of("autoscaling", self._group_resource)
         return [
             iam.PolicyStatement(sid="OwnStack", resources=[Aws.STACK_ID],
                                 actions=["cloudformation:SignalResource", "cloudformation:DescribeStacks"]),
@@ -265,9 +255,9 @@ def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) 
     return group
 
 
-def storage_statements(plan: Plan, results: ResultsStack, files: assets.Asset) -> list[iam.PolicyStatement]:
-    """Rights on the run's objects and on its own files."""
-    return [
+def grant_run(role: iam.Role, plan: Plan, results: ResultsStack, files: assets.Asset) -> None:
+    """Lets ``role`` keep the run's objects, read its own files, and write metrics."""
+    for statement in (
         iam.PolicyStatement(sid="Results", actions=["s3:GetObject", "s3:PutObject"],
                             resources=[results.bucket.arn_for_objects(f"{plan.prefix}*")]),
         iam.PolicyStatement(sid="OldCheckpoints", actions=["s3:DeleteObject"],
@@ -276,7 +266,12 @@ def storage_statements(plan: Plan, results: ResultsStack, files: assets.Asset) -
                             conditions={"StringLike": {"s3:prefix": f"{plan.prefix}*"}}),
         iam.PolicyStatement(sid="OwnFiles", actions=["s3:GetObject"],
                             resources=[files.bucket.arn_for_objects(files.s3_object_key)]),
-    ]
+        iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
+                            conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
+    ):
+        role.add_to_policy(statement)
+    acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
+    acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
 
 
 def _image_statements(image: ecr_assets.DockerImageAsset) -> list[iam.PolicyStatement]:
@@ -300,14 +295,11 @@ def _instances_policy(
 ) -> autoscaling.CfnAutoScalingGroup.MixedInstancesPolicyProperty:
     group = autoscaling.CfnAutoScalingGroup
     learner = plan.experiment.learner
-    if learner.market == "spot":
-        distribution = group.InstancesDistributionProperty(
-            on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=0,
-            spot_allocation_strategy="price-capacity-optimized")
-    else:
-        distribution = group.InstancesDistributionProperty(
-            on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=100,
-            on_demand_allocation_strategy="prioritized")
+    is_spot = learner.market == "spot"
+    distribution = group.InstancesDistributionProperty(
+        on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=0 if is_spot else 100,
+        spot_allocation_strategy="price-capacity-optimized" if is_spot else None,
+        on_demand_allocation_strategy=None if is_spot else "prioritized")
     return group.MixedInstancesPolicyProperty(
         instances_distribution=distribution,
         launch_template=group.LaunchTemplateProperty(

@@ -62,10 +62,12 @@ def test_what_a_file_says_of_an_instance_that_there_is_not_is_named(
     assert "not used" not in capsys.readouterr().out
 
 
-def test_help_of_train_fits_a_screen_or_two_and_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_train_fits_a_screen_or_two_and_says_first_what_is_required(
+    capsys: pytest.CaptureFixture[str]
+) -> None:
     text = said(capsys, "train", "--help")
     assert len(text.splitlines()) <= 60
-    places = [text.index(word) for word in ("examples:", "environment.id ", "budget.usd ", "positional arguments")]
+    places = [text.index(word) for word in ("environment.id and budget.usd", "examples:", "positional arguments")]
     assert places == sorted(places)
     assert "explain" in text
 

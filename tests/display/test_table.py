@@ -19,7 +19,6 @@ from runtime.display.table import (
     actors_log_lines,
     all_settings,
     differing_settings,
-    no_settings,
     summary_lines,
 )
 from runtime.display.terminal import spent_of
@@ -38,12 +37,11 @@ def experiment(**stop: float) -> Experiment:
 
 def test_before_a_run_only_what_differs_is_shown_unless_all_is_asked_for() -> None:
     shown = {}
-    for settings in (no_settings, differing_settings, all_settings):
+    for settings in (differing_settings, all_settings):
         stream = io.StringIO()
         PlainDisplay(experiment(max_rounds=9), stream, settings=settings).started(
             experiment(max_rounds=9), {"results": "runs/x"})
         shown[settings] = stream.getvalue()
-    assert shown[no_settings] == "results: runs/x\n"
     assert shown[differing_settings].split("\n", 1)[1] == (
         "environment:\n  id: Hopper-v5\nalgorithm:\n  ppo:\n    epochs: 3\nbudget:\n  usd: 2.0\n"
         "stop:\n  max_rounds: 9\n\nresults: runs/x\n")

@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(aws: Account, tmp_pa
     assert f"written to:   {out}" in aws.run("report-problem", "hopper", "--out", str(out))
     found = texts_of(out)
     assert "bucket: KeptError: no stack NitroResults" in found["problems.txt"]
-    assert "stacks: the ledger ledger: " in found["problems.txt"]
+    assert ": the ledger ledger: " in found["problems.txt"]
     assert any(name.startswith("stacks/NitroGuard-") for name in found)
     assert "is there already; name another file" in aws.run("report-problem", "hopper", "--out", str(out), code=2)
     assert "cannot be written: No such file" in aws.run("report-problem", "hopper", "--out", "no/such/x.zip", code=2)

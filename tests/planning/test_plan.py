@@ -151,7 +151,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
 @pytest.mark.parametrize(("arguments", "reason"), [
     (["--write", "{}/none/a.yaml"], "a folder that is there"),
     (["--picture", "{}/none/a.png"], "a folder that is there"),
-    (["--picture", "{}/a"], "ends with .png"),
+    (["--picture", "{}/a"], "ends in .png"),
     (["--set", "environment.id=tests.environments:make_raising"], "it raised when it was tried: RuntimeError"),
     (["--set", "environment.id=os:abort"], "it ended the process that it was tried in (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),

@@ -82,7 +82,7 @@ def test_seeds_of_a_directory_belong_together_though_each_has_its_share_of_the_b
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("plot.jpg", "a file that ends with .png | .pdf | .svg"),
+    ("plot.jpg", "a file whose name ends in .png | .pdf | .svg"),
     ("none/plot.png", "a file in a folder that is there and can be written to")])
 def test_a_picture_that_cannot_be_written_is_refused_first(
     tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]

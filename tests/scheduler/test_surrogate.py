@@ -79,7 +79,7 @@ def test_a_surrogate_of_extremes_still_plays_finite_rounds() -> None:
     ("rounds.jsonl", '"kl": 1.0,', '"kl": 1e308,', "round 1: kl = 1e.308"), ("rounds.jsonl", "{", "[", "not JSON"),
     ("summary.json", '"spent_usd": ', '"spent_usd": null, "x": ', "float"),
     ("summary.json", '"spent_usd": ', '"spent_usd": NaN, "x": ', "spent_usd = nan; allowed: 0 to 1e.15"),
-    ("summary.json", "{", "[" * 100_000, "recursion")], ids=["actors", "kl", "line", "null", "nan", "deep"])
+    ("summary.json", "{", "[" * 100_000, "nested too deeply")], ids=["actors", "kl", "line", "null", "nan", "deep"])
 def test_a_damaged_recording_is_named(tmp_path: Path, name: str, old: str, new: str, told: str) -> None:
     run = record(make_surrogate(), lambda run, generator: 2)
     write(replace(run, rows=[replace(one, kl=1.0) for one in run.rows]), tmp_path / "b")

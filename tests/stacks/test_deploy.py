@@ -590,7 +590,7 @@ def test_without_a_terminal_somebody_must_have_said_yes(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert deploy.main([str(file)]) == 2
-    assert capsys.readouterr().err.startswith("error: there is no terminal to ask on, so nothing was deployed; --yes ")
+    assert capsys.readouterr().err == "error: nothing was deployed: there is no terminal to ask on; say --yes\n"
     assert aws.calls == []
 
 
@@ -604,11 +604,11 @@ def test_a_closed_stdin_is_no_terminal(
 
 def test_ctrl_c_at_the_question_deploys_nothing(
         aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def interrupt(question: str) -> bool:
+    def interrupt(*_: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sys.stdin", Terminal())
-    monkeypatch.setattr(deploy, "is_confirmed", interrupt)
+    monkeypatch.setattr(deploy, "confirm", interrupt)
     assert deploy.main([str(file)]) == 130
     assert capsys.readouterr().err == "\ninterrupted: nothing was deployed\n"
     assert aws.calls == []
