@@ -33,10 +33,10 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
+from papers.minionsrl.scheduler.recordings import BOUNDS, Recording
 from runtime.errors import RunDirectoryError
 from runtime.records.files import to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
-from runtime.scheduler.recordings import BOUNDS, Recording
 from runtime.settings.section import Actors, Count, Field, Section, check_tree
 
 VERSION: Final = 2

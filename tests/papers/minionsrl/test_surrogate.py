@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from papers.minionsrl.scheduler.recordings import read_recordings
+from papers.minionsrl.scheduler.showing import fit_lines
+from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun, fit
 from runtime.errors import RunDirectoryError
-from runtime.scheduler.recordings import read_recordings
-from runtime.scheduler.showing import fit_lines
-from runtime.scheduler.surrogate import Surrogate, SurrogateRun, fit
-from tests.scheduler.workloads import COEFFICIENTS, make_surrogate, record, write
+from tests.papers.minionsrl.workloads import COEFFICIENTS, make_surrogate, record, write
 
 LONG = {"max_rounds": 400, "budget_usd": 1e9, "target_return": 200.0}
 

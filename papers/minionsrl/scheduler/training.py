@@ -21,6 +21,8 @@ import numpy as np
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
+from papers.minionsrl.scheduler.recordings import Recording, read_recording
+from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
 from runtime.config.instances import CPU_TYPES
 from runtime.config.schema import AlgorithmSection
 from runtime.cost.prices import PRICES
@@ -30,8 +32,6 @@ from runtime.ports.learning import Batch, State
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
 from runtime.scaler.shipped import SUFFIX
-from runtime.scheduler.recordings import Recording, read_recording
-from runtime.scheduler.surrogate import Surrogate, SurrogateRun
 
 if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo

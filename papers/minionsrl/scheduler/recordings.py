@@ -126,7 +126,7 @@ def read_recordings(directories: Sequence[Path]) -> list[Recording]:
             with contextlib.suppress(_BrokenOffError):
                 found.append(read_recording(path.parent))
     if not found:
-        raise RunDirectoryError(f"{names}: holds no finished run; `python -m runtime scheduler record` makes some")
+        raise RunDirectoryError(f"{names}: holds no finished run; `python -m papers.minionsrl record` makes some")
     for one in found[1:]:
         if different := [key for key, value in one.workload.items()
                          if value != found[0].workload[key] and key not in BOUNDS]:
