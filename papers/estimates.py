@@ -41,11 +41,12 @@ def number(value: float, form: str) -> str:
     return f"{value:{form}}".replace("-", "−")
 
 
-def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0) -> str:
-    """An estimate for people: ``3.9 [0.4, 7.5]``."""
-    mean, low, high = (number(factor * estimate[name], f",.{digits}f")
-                       for name in ("interquartile_mean", "interval_low", "interval_high"))
-    return f"{mean} [{low}, {high}]"
+def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0, unit: str = "", *, sign: bool = False
+         ) -> str:
+    """An estimate for people: ``3.9 % [0.4, 7.5]``; of one seed without an interval, of none empty."""
+    shown = [number(factor * estimate[name], f"{'+' if sign else ''},.{digits}f") for name in (
+        "interquartile_mean", "interval_low", "interval_high") if estimate[name] is not None]
+    return f"{shown[0]}{unit}" + (f" [{', '.join(shown[1:])}]" if shown[1:] else "") if shown else ""
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
@@ -21,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.provenance import commit_of
+from benchmarks.provenance import origin
 from papers.nitro.boosting.measure import LANCZOS_STEPS, MIDDLE_SIZE, SAME_STEPS, whole_lines
 from papers.nitro.boosting.signals import OBJECTIVES
 from runtime.records.estimates import interval_estimate
@@ -442,9 +439,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     options = parser.parse_args()
     result = {
-        "commands": ["python -m papers.nitro.boosting.run WORK", "python -m papers.nitro.boosting.summarise WORK"],
-        "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
-        "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+        **origin("python -m papers.nitro.boosting.run WORK, then python -m papers.nitro.boosting.summarise WORK"),
         "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium", "mujoco", "PyHessian")},
         **summarise(options.work)}
     (RESULTS / "boosting.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
