@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.drawing import panels, saved
 from benchmarks.pages import rendered, table
 from benchmarks.provenance import ROOT, origin
 from benchmarks.seeds import EPISODES, NATIVE, train_and_evaluate
@@ -152,15 +153,10 @@ def page(found: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draws the returns in training of every seed, a panel for each file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as pyplot
-
     files, columns = found["files"], 4
     lines = -(-len(files) // columns)
-    figure, panels = pyplot.subplots(lines, columns, figsize=(11, 2.4 * lines), constrained_layout=True, squeeze=False)
-    for axes, name in zip(panels.flat, files, strict=False):
+    figure, every = panels(columns, (11, 2.4 * lines), lines, squeeze=False)
+    for axes, name in zip(every.flat, files, strict=False):
         for run in files[name]["runs"]:
             points = [(steps / 1000.0, value) for steps, value in zip(*run["curve"].values(), strict=True)
                       if value is not None]
@@ -168,12 +164,11 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         axes.axhline(files[name]["settings"]["stop"]["target_return"], color="#c33", lw=0.8, ls="--")
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in panels.flat[len(files):]:
+    for axes in every.flat[len(files):]:
         axes.set_axis_off()
     figure.supxlabel("thousand environment steps", fontsize=9)
     figure.supylabel("return in training", fontsize=9)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    saved(figure, path, 110, metadata={"Software": None})
 
 
 def _range(values: Sequence[float], form: str) -> str:

@@ -154,12 +154,9 @@ def rounds(actors: int) -> dict[str, float]:
 
 
 def draw(rows: list[dict[str, float]], path: str) -> None:
-    import matplotlib
+    from benchmarks.drawing import panels
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), constrained_layout=True)
+    figure, axes = panels(3, (12, 3.6))
     actors = [row["actors"] for row in rows]
     for axis, name, title in zip(axes, (
             "collect_beyond_the_actors_s", "learner_cpu_ms_per_trajectory", "cache_kib_if_none_were_taken"), (

@@ -23,10 +23,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.drawing import saved
 from benchmarks.pages import rendered, table, with_part
 from benchmarks.provenance import ROOT, origin
 from papers import audit
-from papers.drawing import saved
 from papers.estimates import number, text
 
 PAPERS = Path(__file__).parent

@@ -19,8 +19,8 @@ import numpy as np
 from matplotlib.lines import Line2D
 from rliable import library, metrics
 
+from benchmarks.drawing import BLUE, panels, saved
 from papers.competition.plan import RESULTS, WORKLOADS
-from papers.drawing import BLUE, panels, saved
 from papers.runs import INSTANCE_START_S, LARGE_ACTORS_USD_PER_HOUR, PAPERS_LEARNER_USD_PER_HOUR
 
 REFERENCE = "fixed"

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, panels, saved
 from benchmarks.pages import rendered, table, with_part
 from benchmarks.provenance import ROOT
 from papers import audit
 from papers.competition.page import PAGE as RESULTS_PAGE
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, panels, saved
 from papers.estimates import differences, excludes, over_seeds, text
 from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload, arms_of
 

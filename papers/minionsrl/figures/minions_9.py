@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.drawing import BLUE, GREY, panels
 from papers.competition.plan import WIDE, WORKLOADS
-from papers.drawing import BLUE, GREY, panels
 from papers.minionsrl.__main__ import main
 from papers.minionsrl.scheduler.recordings import read_recording
 from runtime.scaler.saved_scheduler import load_scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from papers.drawing import BLUE, ORANGE, panels
+from benchmarks.drawing import BLUE, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.minionsrl.figures.minions_6 import competed
 from papers.runs import INSTANCE_START_S, LARGE_ACTORS_USD_PER_HOUR

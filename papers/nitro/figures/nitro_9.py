@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, dots, panels
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, dots, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.boosting.trainer import Trainer
 from papers.nitro.figures.replays import OTHER_STREAMS, OURS, SETTING_NAMES, mean_return, measured, ratio, trainer
