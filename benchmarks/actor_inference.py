@@ -33,7 +33,7 @@ import onnxruntime  # noqa: E402
 import torch  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from benchmarks.provenance import commit_of  # noqa: E402
+from benchmarks.provenance import origin  # noqa: E402
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.policy import CONVOLUTIONS, Policy  # noqa: E402
 from lambda_actor.spaces import Spaces  # noqa: E402
@@ -148,8 +148,7 @@ def import_s(code: str) -> float:
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(json.dumps({
-        "command": "python benchmarks/actor_inference.py", "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
-        "hardware": f"{os.cpu_count()} cores, {platform.machine()}", "load": round(os.getloadavg()[0], 2),
+        **origin("python benchmarks/actor_inference.py"), "load": round(os.getloadavg()[0], 2),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__,
                      "onnxruntime": onnxruntime.__version__},
         "inference": measure(),

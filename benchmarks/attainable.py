@@ -24,8 +24,8 @@ import mujoco
 import numpy as np
 import torch
 from mujoco import rollout
+from peers.ppo_arguments import ENVIRONMENT, HIDDEN, ppo_arguments
 
-HIDDEN = 256
 BATCHES = 64
 """Fragments that a round's physics is divided into."""
 
@@ -99,10 +99,10 @@ def learning(minibatch: int, gradient_steps: int, observations: int, actions: in
 
 @torch.no_grad()
 def main(args: argparse.Namespace) -> dict[str, object]:
-    environment = gymnasium.make(args.environment)
+    environment = gymnasium.make(ENVIRONMENT)
     observations, actions = environment.observation_space.shape[0], environment.action_space.shape[0]
     gradient_steps = args.epochs * -(-args.batch // args.minibatch)
-    contenders = {"physics": physics(args.environment, args.batch),
+    contenders = {"physics": physics(ENVIRONMENT, args.batch),
                   **learning(args.minibatch, gradient_steps, observations, actions)}
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(max(3, args.steps // args.batch) + 1):
@@ -119,11 +119,4 @@ def main(args: argparse.Namespace) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", default="Hopper-v5")
-    parser.add_argument("--steps", type=int, default=61_440, help="environment steps to be measured for")
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--minibatch", type=int, default=256)
-    parser.add_argument("--learning-rate", help="decides nothing here")
-    print(json.dumps(main(parser.parse_args())))
+    print(json.dumps(main(ppo_arguments(__doc__).parse_args())))

@@ -17,12 +17,14 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind the checkout that PYTHONPATH names
 
-from peers.ppo_arguments import ppo_arguments  # noqa: E402
+from peers.ppo_arguments import CLIP, ENVIRONMENT, GAE_LAMBDA, GAMMA, SEED, ppo_arguments  # noqa: E402
 
 from runtime.backends.registry import make_backend  # noqa: E402
 from runtime.config.loading import experiment_from_tree  # noqa: E402
 from runtime.ports.run import Display  # noqa: E402
 from runtime.training.run import train  # noqa: E402
+
+ACTORS = 8
 
 
 class Clock(Display):
@@ -39,17 +41,15 @@ class Clock(Display):
 
 def main(args: argparse.Namespace) -> dict[str, float]:
     rounds = -(-args.steps // args.batch)
-    if args.batch % args.actors:
-        raise SystemExit(f"--batch {args.batch} is no multiple of --actors {args.actors}")
     experiment = experiment_from_tree({
-        "environment": {"id": args.environment},
+        "environment": {"id": ENVIRONMENT},
         "algorithm": {"kind": "ppo", "ppo": {
             "epochs": args.epochs, "minibatch_steps": args.minibatch, "learning_rate": args.learning_rate,
-            "discount": args.gamma, "gae_lambda": args.gae_lambda, "clip": args.clip}},
-        "scaler": {"kind": "fixed", "actors_fixed": args.actors, "actors_min": args.actors},
-        "actor": {"fragment_steps": args.batch // args.actors, "provisioned": 0},
+            "discount": GAMMA, "gae_lambda": GAE_LAMBDA, "clip": CLIP}},
+        "scaler": {"kind": "fixed", "actors_fixed": ACTORS, "actors_min": ACTORS},
+        "actor": {"fragment_steps": args.batch // ACTORS, "provisioned": 0},
         "learner": {"threads": args.threads}, "evaluation": {"every_rounds": 0},
-        "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": args.seed,
+        "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": SEED,
     }, source="benchmark").resolved()
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
@@ -66,6 +66,4 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = ppo_arguments(__doc__)
-    parser.add_argument("--actors", type=int, default=8)
-    print(json.dumps(main(parser.parse_args())))
+    print(json.dumps(main(ppo_arguments(__doc__).parse_args())))

@@ -1,7 +1,6 @@
-r"""Do the example files learn? Trains each with three seeds; lists steps and time beside rl-zoo3's results.
+"""Do the example files learn? Trains each with three seeds; lists steps and time beside rl-zoo3's results.
 
-    python -m benchmarks.example_files train --work WORK [--files cartpole acrobot] [--seeds 0 1 2] \
-        [--arithmetic native avx2]
+    python -m benchmarks.example_files train --work WORK
     python -m benchmarks.example_files page
 
 `train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
@@ -15,8 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import resource
 import statistics
 import time
@@ -25,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.drawing import panels, saved
 from benchmarks.pages import rendered, table
-from benchmarks.provenance import ROOT
+from benchmarks.provenance import ROOT, origin
 from benchmarks.seeds import EPISODES, NATIVE, train_and_evaluate
 from runtime.config.loading import load_experiment
 from runtime.records.files import write_atomically
@@ -105,10 +103,10 @@ def run_of(name: str, seed: int, arithmetic: str, work: Path) -> dict[str, Any]:
                       "episode_return_mean": [row["episode_return_mean"] for row in rows]}}
 
 
-def train(names: Sequence[str], seeds: Sequence[int], arithmetics: Sequence[str], work: Path) -> None:
+def train(work: Path) -> None:
     """Trains what is missing, seed by seed, and writes what is there after each run."""
-    for seed, arithmetic in itertools.product(seeds, arithmetics):
-        for name in names:
+    for seed, arithmetic in itertools.product(SEEDS, ARITHMETICS):
+        for name in FILES:
             found, settings = read(), settings_of(name)
             of_file = found["files"].get(name)
             if of_file is None or of_file["settings"] != settings:
@@ -119,8 +117,7 @@ def train(names: Sequence[str], seeds: Sequence[int], arithmetics: Sequence[str]
                           key=lambda run: (run["seed"], run["arithmetic"]))
             files = {**found["files"], name: {"settings": settings, "runs": runs}}
             write_atomically(RESULTS, json.dumps({
-                "command": "python -m benchmarks.example_files train --work WORK",
-                "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+                **origin("python -m benchmarks.example_files train --work WORK"),
                 "files": {each: files[each] for each in FILES if each in files}}, indent=1).encode())
             print(f"{name}, seed {seed}, {arithmetic}: done", flush=True)
 
@@ -156,15 +153,10 @@ def page(found: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draws the returns in training of every seed, a panel for each file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as pyplot
-
     files, columns = found["files"], 4
     lines = -(-len(files) // columns)
-    figure, panels = pyplot.subplots(lines, columns, figsize=(11, 2.4 * lines), constrained_layout=True, squeeze=False)
-    for axes, name in zip(panels.flat, files, strict=False):
+    figure, every = panels(columns, (11, 2.4 * lines), lines, squeeze=False)
+    for axes, name in zip(every.flat, files, strict=False):
         for run in files[name]["runs"]:
             points = [(steps / 1000.0, value) for steps, value in zip(*run["curve"].values(), strict=True)
                       if value is not None]
@@ -172,12 +164,11 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         axes.axhline(files[name]["settings"]["stop"]["target_return"], color="#c33", lw=0.8, ls="--")
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in panels.flat[len(files):]:
+    for axes in every.flat[len(files):]:
         axes.set_axis_off()
     figure.supxlabel("thousand environment steps", fontsize=9)
     figure.supylabel("return in training", fontsize=9)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    saved(figure, path, 110, metadata={"Software": None})
 
 
 def _range(values: Sequence[float], form: str) -> str:
@@ -193,13 +184,10 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train", help="train what is missing")
     training.add_argument("--work", type=Path, required=True, help="where the runs are kept")
-    training.add_argument("--files", nargs="+", choices=FILES, default=list(FILES), metavar="FILE")
-    training.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    training.add_argument("--arithmetic", nargs="+", default=list(ARITHMETICS), metavar="NAME")
     commands.add_parser("page", help="write the page and its picture")
     asked = parser.parse_args()
     if asked.command == "train":
-        train(asked.files, asked.seeds, asked.arithmetic, asked.work.resolve())
+        train(asked.work.resolve())
     else:
         draw(read(), PICTURE)
         PAGE.write_text(page(read()))

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -32,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 import redis  # noqa: E402
 
 from benchmarks.lambda_stub import ARN, serve, stand_in  # noqa: E402
-from benchmarks.provenance import commit_of  # noqa: E402
+from benchmarks.provenance import origin  # noqa: E402
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.cache import TrajectoryCache  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
@@ -155,12 +154,9 @@ def rounds(actors: int) -> dict[str, float]:
 
 
 def draw(rows: list[dict[str, float]], path: str) -> None:
-    import matplotlib
+    from benchmarks.drawing import panels
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), constrained_layout=True)
+    figure, axes = panels(3, (12, 3.6))
     actors = [row["actors"] for row in rows]
     for axis, name, title in zip(axes, (
             "collect_beyond_the_actors_s", "learner_cpu_ms_per_trajectory", "cache_kib_if_none_were_taken"), (
@@ -182,8 +178,7 @@ def draw(rows: list[dict[str, float]], path: str) -> None:
 def main(picture: str | None) -> None:
     rows = [rounds(actors) for actors in ACTORS]
     print(json.dumps({
-        "command": "python benchmarks/fan_out.py", "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
-        "hardware": f"{os.cpu_count()} cores, {platform.machine()}", "load": round(os.getloadavg()[0], 1),
+        **origin("python benchmarks/fan_out.py"), "load": round(os.getloadavg()[0], 1),
         "delay_s": DELAY_S, "decode_and_assemble_1000_cpu_s": decoding_s(), "rounds": rows,
     }, indent=2))
     if picture:

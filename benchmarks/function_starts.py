@@ -16,9 +16,9 @@ import re
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from provenance import ROOT, origin
+
 REPEATS = 5
 STARTS = {"actor": "lambda_actor.handler", "learner function": "runtime.learner.remote.handler",
           "coordinator": "runtime.backends.aws.coordinator"}
@@ -48,8 +48,6 @@ def start(modules: list[str]) -> tuple[float, int]:
 
 
 def main() -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=True).stdout.strip()
     results = {}
     for role, module in STARTS.items():
         for what, modules in (("start", [module]), ("with the first invocation", [module, *FIRST[role]])):
@@ -57,7 +55,7 @@ def main() -> None:
             results[f"{role}: {what}"] = {
                 "cpu_s": round(min(seconds for seconds, _ in found), 3),
                 "read_mib": round(statistics.median(read for _, read in found) / 2**20, 1)}
-    print(json.dumps({"commit": commit, "machine": platform.machine(), "python": platform.python_version(),
+    print(json.dumps({**origin("python benchmarks/function_starts.py"), "python": platform.python_version(),
                       "repeats": REPEATS, "starts": results}, indent=1))
 
 

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import base64
 import json
-import os
 import platform
 import statistics
 import sys
@@ -26,7 +25,7 @@ import boto3  # noqa: E402
 import botocore  # noqa: E402
 
 from benchmarks.lambda_stub import ARN, serve, stand_in  # noqa: E402
-from benchmarks.provenance import commit_of  # noqa: E402
+from benchmarks.provenance import origin  # noqa: E402
 from runtime.fleet.aws_lambda import LambdaFleet  # noqa: E402
 from runtime.ports.fleet import Invocation  # noqa: E402
 
@@ -68,9 +67,7 @@ def main(actors: int) -> None:
         before_mib = resident_mib()
         result = measure(actors)
     print(json.dumps({
-        "command": f"python benchmarks/lambda_fleet.py {actors}", "commit": commit_of(),
-        "date": time.strftime("%Y-%m-%d"),
-        "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
+        **origin(f"python benchmarks/lambda_fleet.py {actors}"),
         "versions": {"python": platform.python_version(), "boto3": boto3.__version__,
                      "botocore": botocore.__version__},
         "delay_s": DELAY_S, **result, "memory_mib_of_threads_and_connections": resident_mib() - before_mib,

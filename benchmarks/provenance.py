@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,6 +15,12 @@ def commit_of(checkout: Path = ROOT) -> str:
     """Returns the short hash of a checkout's commit; empty outside of git."""
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True,
                           check=False).stdout.strip()
+
+
+def origin(command: str) -> dict[str, str]:
+    """Returns what stands at the head of a result: its command, this commit, today, and this machine."""
+    return {"command": command, "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
+            "hardware": f"{os.cpu_count()} shared cores of {processor()}"}
 
 
 def processor() -> str:

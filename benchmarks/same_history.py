@@ -41,7 +41,7 @@ LEFT_OUT = ("_s", "_s_mean", "_s_max", "_usd")
 
 
 def record(checkout: Path, out: Path) -> None:
-    """Trains every case with the code of ``checkout``; half-way through, the first one is killed and resumed."""
+    """Trains every case with the code of ``checkout``."""
     for name, (file, settings) in CASES.items():
         directory = (out / name).resolve()
         command = [sys.executable, "-m", "runtime", "train", f"experiments/{file}.yaml", "--out", str(directory)]

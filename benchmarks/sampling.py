@@ -275,13 +275,12 @@ def main() -> None:
         return
     from contextlib import closing
 
-    from benchmarks.provenance import commit_of
+    from benchmarks.provenance import origin
     from runtime.backends.cache_server import EmbeddedServer
 
     with closing(EmbeddedServer(256)) as server:
         print(json.dumps({
-            "command": "python benchmarks/sampling.py " + " ".join(given.ids), "commit": commit_of(),
-            "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
+            **origin("python benchmarks/sampling.py " + " ".join(given.ids)),
             "versions": {"python": platform.python_version(), "numpy": np.__version__,
                          "gymnasium": gymnasium.__version__},
             "environments": {one: measure(one, server.url, given.base) for one in given.ids},

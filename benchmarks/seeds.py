@@ -19,18 +19,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.provenance import commit_of  # noqa: E402
+from benchmarks.provenance import commit_of, origin  # noqa: E402
 
 EPISODES, EVALUATION_SEED = 100, 1_000_000
 NATIVE = "native"
@@ -98,8 +96,7 @@ if __name__ == "__main__":
                     train_and_evaluate(checkout, asked.experiment, seed, asked.settings, out, arithmetic))
                 print(name, results[name][-1], file=sys.stderr, flush=True)
     print(json.dumps({
-        "command": " ".join(("python", *sys.orig_argv[1:])),
+        **origin(" ".join(("python", *sys.orig_argv[1:]))),
         "commits": {name: commit_of(checkout) for name, checkout in checkouts.items()},
-        "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
         "medians": {name: medians(found) for name, found in results.items()}, **results,
     }, indent=2))

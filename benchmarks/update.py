@@ -1,6 +1,6 @@
 """One update of the learner, before and now: seconds of wall clock and of CPU, by threads.
 
-    python benchmarks/update.py [--base CHECKOUT] [--case NAME ...] [--rounds 15]
+    python benchmarks/update.py [--base CHECKOUT] [--rounds 15]
 
 The base is a checkout of the commit that is compared with. Each contender, a checkout with a number of threads, is a
 process of its own that makes one update whenever it is asked; they are asked in turn, and ratios are taken round by
@@ -118,10 +118,9 @@ if __name__ == "__main__":
         raise SystemExit
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--base", help="checkout of the commit that is compared with")
-    parser.add_argument("--case", action="append", choices=CASES, help="all without")
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
     load = os.getloadavg()[0]
     print(json.dumps({"machine": f"{os.cpu_count()} CPUs, {platform.machine()}", "load_before": round(load, 2),
                       "rounds": given.rounds, "updates": {
-                          name: compare(given.base, name, given.rounds) for name in given.case or CASES}}, indent=2))
+                          name: compare(given.base, name, given.rounds) for name in CASES}}, indent=2))

@@ -102,13 +102,10 @@ def check(name: str, found: dict[str, Any], rounds: int = 5) -> dict[str, Any]:
     environment, fitted = preflight(experiment.resolved())
     predicted = rounds_of(fitted, sample_of(found), environment, steps=actors * steps, instance_type="",
                           parallel_speed=1.0)
-    file, environment_id = MEASURED[name]
-    overrides = ["scaler.kind=fixed", f"environment.id={environment_id}", "evaluation.every_rounds=0", "budget.usd=100",
-                 *changes]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "runtime", "train", str(ROOT / "experiments" / f"{file}.yaml"),
-                        "--out", f"{folder}/run", *(word for one in overrides for word in ("--set", one))],
-                       cwd=ROOT, check=True, capture_output=True)
+        Path(folder, "experiment.yaml").write_text(experiment.to_yaml())
+        subprocess.run([sys.executable, "-m", "runtime", "train", f"{folder}/experiment.yaml", "--out",
+                        f"{folder}/run"], cwd=ROOT, check=True, capture_output=True)
         rows = [json.loads(line) for line in Path(folder, "run", "rounds.jsonl").read_text().splitlines()][1:]
     counted_s = statistics.median(row["actor_cpu_s_mean"] for row in rows)
     return {"environment": name, "actors": actors, "fragment_steps": steps, "rounds": len(rows),

@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.provenance import ROOT, origin
+
 SETTINGS = {
     "minibatch 256": {"batch": 4096, "epochs": 10, "minibatch": 256, "learning-rate": 3e-4},
     "example": {"batch": 2048, "epochs": 5, "minibatch": 64, "learning-rate": 3e-4},
@@ -55,14 +54,14 @@ def contenders(args: argparse.Namespace) -> dict[str, Contender]:
     """By name. The minibatch's size is that of all of them."""
     here = str(ROOT / "benchmarks")
     engine, found = [sys.executable, f"{here}/engine_rounds.py"], {}
-    for threads in args.threads:
+    for threads in (1, 2):
         more = ["--threads", str(threads)]
         found[f"ours, {threads} threads"] = Contender("ours", [*engine, *more], ROOT)
         if args.base:
             found[f"base, {threads} threads"] = Contender("base", [*engine, *more], Path(args.base).resolve())
         if args.peers:
-            found[f"EnvPool + CleanRL, {args.envs} environments, {threads} threads"] = Contender(
-                "EnvPool + CleanRL", [args.peers, f"{here}/peers/envpool_cleanrl.py", "--envs", str(args.envs), *more])
+            found[f"EnvPool + CleanRL, 64 environments, {threads} threads"] = Contender(
+                "EnvPool + CleanRL", [args.peers, f"{here}/peers/envpool_cleanrl.py", *more])
             found[f"stable-baselines3, 2 environments, {threads} threads"] = Contender(
                 "stable-baselines3", [args.peers, f"{here}/peers/sb3_ppo.py", *more])
     found["attainable bound"] = Contender("attainable bound", [sys.executable, f"{here}/attainable.py"])
@@ -94,14 +93,11 @@ def table(name: str, summary: dict[str, dict]) -> str:
 
 
 def main(args: argparse.Namespace) -> None:
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    results = {"command": f"python -m benchmarks.whole_training {' '.join(sys.argv[1:])}",
-               "date": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip(),
-               "hardware": f"{os.cpu_count()} cores, {platform.machine()}",
-               "environment": args.environment, "steps": args.steps, "load_before": os.getloadavg(), "settings": {}}
-    for name in args.settings:
+    results = {**origin(f"python -m benchmarks.whole_training {' '.join(sys.argv[1:])}"),
+               "steps": args.steps, "load_before": os.getloadavg(), "settings": {}}
+    for name in SETTINGS:
         found = contenders(args)
-        options = {"environment": args.environment, "steps": args.steps, **SETTINGS[name]}
+        options = {"steps": args.steps, **SETTINGS[name]}
         arguments = [f"--{key}={value}" for key, value in options.items()]
         for turn in range(args.repeats):
             for one in found.values():
@@ -117,11 +113,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", help="Python of the peers' environment; none = they are left out")
     parser.add_argument("--base", help="checkout to compare with, run with this Python")
-    parser.add_argument("--environment", default="Hopper-v5")
-    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--steps", type=int, default=61_440, help="environment steps of each run that count")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--envs", type=int, default=64, help="environments of EnvPool")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "whole_training.json"))
     main(parser.parse_args())

@@ -17,18 +17,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.drawing import saved
 from benchmarks.pages import rendered, table, with_part
-from benchmarks.provenance import ROOT, commit_of, processor
+from benchmarks.provenance import ROOT, origin
 from papers import audit
-from papers.drawing import saved
 from papers.estimates import number, text
 
 PAPERS = Path(__file__).parent
@@ -56,9 +54,7 @@ def make(name: str, work: Path, *, is_drawn_only: bool) -> None:
     figure, path = module(name), results(name)
     if not is_drawn_only:
         path.write_text(json.dumps({
-            "command": f"python -m papers {name}", "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
-            "hardware": f"{os.cpu_count()} shared cores of {processor()}; one thread", "data": figure.measure(work)},
-            ensure_ascii=False) + "\n")
+            **origin(f"python -m papers {name}"), "data": figure.measure(work)}, ensure_ascii=False) + "\n")
     data = json.loads(path.read_text())["data"]
     saved(figure.draw(data), path.with_suffix(".png"))
     print(f"{name}: {figure.verdict(data)['status']}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,22 @@ def number(value: float, form: str) -> str:
     return f"{value:{form}}".replace("-", "−")
 
 
-def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0) -> str:
-    """An estimate for people: ``3.9 [0.4, 7.5]``."""
-    mean, low, high = (number(factor * estimate[name], f",.{digits}f")
-                       for name in ("interquartile_mean", "interval_low", "interval_high"))
-    return f"{mean} [{low}, {high}]"
+def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0, unit: str = "", *, sign: bool = False
+         ) -> str:
+    """An estimate for people: ``3.9 % [0.4, 7.5]``; of one seed without an interval, of none empty."""
+    shown = [number(factor * estimate[name], f"{'+' if sign else ''},.{digits}f") for name in (
+        "interquartile_mean", "interval_low", "interval_high") if estimate[name] is not None]
+    return f"{shown[0]}{unit}" + (f" [{', '.join(shown[1:])}]" if shown[1:] else "") if shown else ""
 
 
-def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Rank correlation; NaN if one does not vary."""
-    ranks = [np.argsort(np.argsort(one)).astype(float) for one in (x, y)]
-    return float(np.corrcoef(ranks)[0, 1])
+def spearman(x: Any, y: Any) -> np.ndarray:
+    """Rank correlation of the last axes; NaN where one of them does not vary."""
+    x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (_ranks(np.asarray(x)), _ranks(np.asarray(y))))
+    with np.errstate(invalid="ignore"):
+        return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Along the last axis; equal ones share theirs."""
+    this, others = values[..., :, None], values[..., None, :]
+    return (this > others).sum(-1) + ((this == others).sum(-1) + 1) / 2.0

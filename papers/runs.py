@@ -1,4 +1,4 @@
-"""One training of a study, and what the papers' machines cost. Loads nothing of the runtime: an analysis needs none."""
+"""One training of a study, and what the papers' machines cost."""
 
 from __future__ import annotations
 

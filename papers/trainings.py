@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,10 +55,26 @@ def train(run: Run) -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
 
+def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespace:
+    """Returns what the command line asks a study of whole trainings for: workload, work, jobs, until_s."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=workloads)
+    parser.add_argument("--work", type=lambda text: Path(text).resolve(), required=True, help="where the runs are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
+    asked = parser.parse_args()
+    asked.until_s = time.monotonic() + 60.0 * asked.minutes
+    return asked
+
+
 def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[[], None]) -> None:
-    """Trains what is not finished, several at a time; begins none after ``until_s``."""
+    """Trains what is not finished, several at a time; begins none after ``until_s``.
+
+    Args:
+        note: Called after each training, by one at a time.
+    """
     open_runs = [run for run in runs if not is_finished(run.directory)]
-    done = {run.directory: threading.Event() for run in open_runs}
+    done, lock = {run.directory: threading.Event() for run in open_runs}, threading.Lock()
 
     def one(run: Run) -> None:
         try:
@@ -65,7 +83,8 @@ def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[
             if time.monotonic() < until_s and (run.needs is None or is_finished(run.needs)):
                 run.directory.parent.mkdir(parents=True, exist_ok=True)
                 train(run)
-                note()
+                with lock:
+                    note()
         except subprocess.CalledProcessError as error:
             print(f"{run.directory}: ended with {error.returncode}; see its log", file=sys.stderr, flush=True)
         finally:

@@ -219,7 +219,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("ports",),
     ("cost", "detector", "display", "export", "report", "scaler"),
     ("fleet", "learner", "sampling"),
-    ("registry", "scheduler", "training"),
+    ("registry", "training"),
     ("backends", "operations", "planning"),
     ("cli",),
     ("__init__", "__main__"))

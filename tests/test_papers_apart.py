@@ -18,13 +18,11 @@ from tests.helpers import ROOT
 REGISTRY = "runtime/registry.py"
 """Its lines that name a part go with the part."""
 PAPERS = ("papers", "tests/papers")
-MINIONSRL = (*PAPERS, "runtime/scheduler", "runtime/cli/scheduler.py", "runtime/scaler/minions.py",
-             "runtime/scaler/minions_settings.py", "runtime/scaler/minions_adapt.py",
-             "runtime/scaler/saved_scheduler.py", "runtime/scaler/schedulers", "tests/scheduler",
-             "tests/end_to_end/test_scheduler.py", "tests/scaler/schedulers.py",
+MINIONSRL = (*PAPERS, "runtime/scaler/minions.py", "runtime/scaler/minions_settings.py",
+             "runtime/scaler/minions_adapt.py", "runtime/scaler/saved_scheduler.py", "runtime/scaler/schedulers",
+             "tests/scaler/schedulers.py",
              "tests/scaler/test_minions.py", "tests/scaler/test_minions_adapt.py")
 STILL_IN_THE_WAY = {
-    "runtime/cli/main.py": "names the scheduler's commands itself: there is no registry of commands",
     "tests/config/test_unused.py": "has an example of each kind's settings, imported from where it stands",
     "tests/scaler/test_every_kind.py": "makes a scheduler for the kind that needs one",
 }

@@ -53,7 +53,7 @@ def make_python(name: str, group: Group, work: Path) -> Path:
     return python
 
 
-def try_group(name: str, group: Group, work: Path, *, timeout_s: int, jobs: int) -> dict[str, Any]:
+def try_group(name: str, group: Group, work: Path) -> dict[str, Any]:
     """Returns what was found of a group's environments."""
     print(f"{name}: {len(group.rows)} environments", flush=True)
     rows = {_row_name(row): row for row in map(asdict, group.rows)}
@@ -67,7 +67,7 @@ def try_group(name: str, group: Group, work: Path, *, timeout_s: int, jobs: int)
         missing = {"broken": "cannot be installed: " + (error.stderr.strip().splitlines() or [str(error)])[-1]}
     else:
         task = folder / "task.json"
-        task.write_text(json.dumps({"packages": group.packages, "rows": rows, "timeout_s": timeout_s, "jobs": jobs}))
+        task.write_text(json.dumps({"packages": group.packages, "rows": rows}))
         done = _run([str(python), "-m", "benchmarks.conformance.host", str(task), str(folder)], group.variables, folder)
         versions = json.loads(done.stdout)
     print(f"{name}: done", flush=True)
@@ -93,14 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, required=True, help="where virtual environments and runs go")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP")
     parser.add_argument("--jobs", type=int, default=2, help="groups that are tried beside each other")
-    parser.add_argument("--rows", type=int, default=1, help="environments of a group that are tried beside each other")
-    parser.add_argument("--timeout-s", type=int, default=600, help="seconds that each environment gets")
     options = parser.parse_args(arguments)
     known: dict[str, Any] = json.loads(RESULTS.read_text())["groups"] if RESULTS.exists() else {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        tried = {name: pool.submit(try_group, name, GROUPS[name], options.work.resolve(), timeout_s=options.timeout_s,
-                                   jobs=options.rows)
-                 for name in options.only}
+        tried = {name: pool.submit(try_group, name, GROUPS[name], options.work.resolve()) for name in options.only}
         for name, one in tried.items():
             known[name] = one.result()
             write_results({group: known[group] for group in GROUPS if group in known})

@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,18 +41,18 @@ _IMPORTED_ONCE = (
     "runtime.backends.this_machine", "runtime.display.table", "runtime.learner.impact", "runtime.learner.impala",
     "runtime.learner.ppo", "runtime.training.assembly", "runtime.training.run", "runtime.display.tensorboard_log")
 """What a training imports, and torch with it."""
-PROBED_STEPS = 64
+PROBED_STEPS, TIMEOUT_S = 64, 600
 ROUNDS = {"ppo": 2, "impact": 4, "impala": 4}
 """Asynchronous rounds are begun before the one before has ended, and so without its open episodes."""
 
 
-def experiment(row: Mapping[str, Any], *, timeout_s: int) -> dict[str, Any]:
+def experiment(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the experiment file of a row: two actors, so that one process cannot just hold both open episodes."""
     return {
         "environment": row["environment"],
         "algorithm": {"kind": row["algorithm"]},
         "scaler": {"kind": "fixed", "actors_fixed": 2},
-        "actor": {"fragment_steps": row["fragment_steps"], "timeout_s": timeout_s},
+        "actor": {"fragment_steps": row["fragment_steps"], "timeout_s": TIMEOUT_S // 2},
         "fleet": {"kind": "local", "processes": 1},
         "evaluation": {"every_rounds": 0},
         "budget": {"usd": 100.0},
@@ -117,21 +116,21 @@ def continued(run: Path, fragment_steps: int) -> int:
     return ended + sum(episode.length > fragment_steps for episode in waiting)
 
 
-def try_row(row: Mapping[str, Any], folder: Path, *, timeout_s: int) -> dict[str, Any]:
+def try_row(row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Returns what was found of one environment."""
     answer = folder / "probe.json"
 
     def write_probe() -> None:
         answer.write_text(json.dumps(probe(row["environment"])))
 
-    ended = in_a_process(write_probe, folder / "probe.log", timeout_s=timeout_s)
-    found = json.loads(answer.read_text()) if ended == 0 else {"broken": _how_it_ended(ended, timeout_s)}
+    ended = in_a_process(write_probe, folder / "probe.log")
+    found = json.loads(answer.read_text()) if ended == 0 else {"broken": _how_it_ended(ended)}
     file, run = folder / "experiment.yaml", folder / "run"
-    file.write_text(yaml.safe_dump(experiment(row, timeout_s=timeout_s // 2)))
+    file.write_text(yaml.safe_dump(experiment(row)))
     log = folder / "train.log"
     if run.exists():
         shutil.rmtree(run)
-    code = in_a_process(lambda: command_line(["train", str(file), "--out", str(run)]), log, timeout_s=timeout_s)
+    code = in_a_process(lambda: command_line(["train", str(file), "--out", str(run)]), log)
     lines = log.read_text(errors="replace").strip().splitlines()
     found |= {"code": code, "is_traceback": any(line.startswith("Traceback (most") for line in lines)}
     if code == 0:
@@ -141,7 +140,7 @@ def try_row(row: Mapping[str, Any], folder: Path, *, timeout_s: int) -> dict[str
         found["is_replayed"] = "episodes" in events[0]
     else:
         said = [line for line in lines if line.startswith(("error: ", "stopped by"))] or lines[-1:]
-        found["said"] = _how_it_ended(code, timeout_s) if code is None else said[-1] if said else ""
+        found["said"] = _how_it_ended(code) if code is None else said[-1] if said else ""
         with suppress(OSError, ValueError, KeyError):
             found["said"] = json.loads(RunFiles(run).summary_path.read_text())["error"] or found["said"]
     return found
@@ -167,11 +166,11 @@ def begun(work: Callable[[], int | None], log: Path) -> int:
         os._exit(code)
 
 
-def in_a_process(work: Callable[[], int | None], log: Path, *, timeout_s: int) -> int | None:
+def in_a_process(work: Callable[[], int | None], log: Path) -> int | None:
     """Does work in a process of its own, with all that it starts; returns its exit code, None if it took too long."""
     child = begun(work, log)
     try:
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -189,9 +188,9 @@ def _rounds(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in RunFiles(run).rounds_path.read_text().splitlines()]
 
 
-def _how_it_ended(code: int | None, timeout_s: int) -> str:
+def _how_it_ended(code: int | None) -> str:
     if code is None:
-        return f"it was not done within {timeout_s} s"
+        return f"it was not done within {TIMEOUT_S} s"
     return f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
 
 
@@ -200,20 +199,11 @@ def main(arguments: list[str]) -> int:
     print(json.dumps({name: version(name) for name in task["packages"]}), flush=True)
     for module in _IMPORTED_ONCE:
         importlib.import_module(module)
-    waiting = [name for name in task["rows"] if not (folder / name / FOUND).exists()]
-    at_work: dict[int, str] = {}
-    while waiting or at_work:
-        while waiting and len(at_work) < task["jobs"]:
-            name = waiting.pop(0)
+    for name, row in task["rows"].items():
+        if not (folder / name / FOUND).exists():
             (folder / name).mkdir(parents=True, exist_ok=True)
-            write = partial(_write_row, task["rows"][name], folder / name, task["timeout_s"])
-            at_work[begun(write, folder / name / "log")] = name
-        del at_work[os.wait()[0]]
+            write_atomically(folder / name / FOUND, json.dumps(try_row(row, folder / name)).encode())
     return 0
-
-
-def _write_row(row: Mapping[str, Any], folder: Path, timeout_s: int) -> None:
-    write_atomically(folder / FOUND, json.dumps(try_row(row, folder, timeout_s=timeout_s)).encode())
 
 
 if __name__ == "__main__":

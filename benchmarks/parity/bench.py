@@ -25,16 +25,18 @@ from benchmarks.parity.estimates import METHOD, compared, smoothed, training_ret
 from benchmarks.parity.evaluation import EPISODES, EVALUATION_SEED, our_policy, peer_policy, returns_of
 from benchmarks.parity.evaluation import returns_of_chance as chance_of
 from benchmarks.parity.picture import MEASURES, draw
-from benchmarks.provenance import ROOT, commit_of
+from benchmarks.provenance import ROOT, origin
 from runtime.records.estimates import caution
 from runtime.records.files import write_atomically
 
 SIDES = ("ours", "peer")
+RESULTS = ROOT / "benchmarks" / "results"
 DIFFERENCES = {name: tuple(parts) for name, parts in yaml.safe_load(
     Path(__file__).with_name("differences.yaml").read_text()).items()}
 """What two sides do not have in common, by the name of the results."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_GRACE_S = 30.0
+_LIMIT_S, _GRACE_S = 3600.0, 30.0
+"""A run is ended after this, and killed after that."""
 _WALL_CLOCK = "training_s and steps_per_s may have been taken with other runs beside them: no measurements of speed"
 
 
@@ -73,15 +75,14 @@ class Job:
     side: str
     environment_id: str
     seed: int
-    steps: int
     name: str
 
 
 def main(benchmark: Benchmark, description: str, arguments: Sequence[str] | None = None) -> int:
-    options = _options(benchmark, description, arguments)
+    options = _options(description, arguments)
     names = {"ours": "ours", "peer": benchmark.peer}
-    jobs = [Job(side, environment_id, seed, options.steps, f"{names[side]}-{environment_id}-{seed}")
-            for seed in range(options.seeds) for environment_id in options.environments for side in SIDES]
+    jobs = [Job(side, environment_id, seed, f"{names[side]}-{environment_id}-{seed}")
+            for seed in range(benchmark.seeds) for environment_id in benchmark.environments for side in SIDES]
     if options.summarise:
         _summarise(benchmark, jobs, options)
         return 0
@@ -99,21 +100,13 @@ def main(benchmark: Benchmark, description: str, arguments: Sequence[str] | None
     return 0 if all(finished) else 1
 
 
-def _options(benchmark: Benchmark, description: str, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _options(description: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="where finished runs are kept, a JSON file each; what "
                         "is there is not run again")
     parser.add_argument("--peer-python", type=Path, help="of the environment where the peer is installed")
-    parser.add_argument("--steps", type=int, default=benchmark.steps, help="of each run (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=benchmark.seeds, help="0 … this - 1 (default: %(default)s)")
-    parser.add_argument("--environments", nargs="+", default=list(benchmark.environments),
-                        help="Gymnasium ids (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, of one thread each (default: %(default)s)")
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="a run is ended after this, seconds "
-                        "(default: %(default)s)")
     parser.add_argument("--summarise", action="store_true", help="write the results of finished runs")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results",
-                        help="where --summarise writes (default: benchmarks/results)")
     return parser.parse_args(arguments)
 
 
@@ -141,29 +134,30 @@ def _run(benchmark: Benchmark, job: Job, options: argparse.Namespace) -> dict[st
     out.parent.mkdir(parents=True, exist_ok=True)
     if job.side == "ours":
         command = [sys.executable, "-m", "runtime", "train", benchmark.experiment, "--out", str(out.resolve())]
-        for setting in (f"environment.id={job.environment_id}", f"seed={job.seed}", f"stop.max_steps={job.steps}"):
+        for setting in (f"environment.id={job.environment_id}", f"seed={job.seed}",
+                        f"stop.max_steps={benchmark.steps}"):
             command += ["--set", setting]
     else:
         command = [str(options.peer_python.absolute()), benchmark.peer_script, job.environment_id,
-                   "--seed", str(job.seed), "--steps", str(job.steps), "--out", str(out.resolve()),
+                   "--seed", str(job.seed), "--steps", str(benchmark.steps), "--out", str(out.resolve()),
                    *benchmark.peer_arguments]
-    _train(command, options.work / f"{job.name}.log", options.limit_s)
+    _train(command, options.work / f"{job.name}.log")
     told, policy = (_ours(benchmark, out) if job.side == "ours"
                     else (json.loads((out / "run.json").read_text()), peer_policy(out / "policy.npz")))
     returns = returns_of(policy, job.environment_id)
     shutil.rmtree(out)
-    return {"side": job.side, "environment_id": job.environment_id, "seed": job.seed, "steps": job.steps,
+    return {"side": job.side, "environment_id": job.environment_id, "seed": job.seed,
             "cores": len(os.sched_getaffinity(0)),
             "evaluation_return_mean": float(np.mean(returns)), "evaluation_returns": returns,
             "steps_per_s": told["env_steps"] / told["training_s"], **told}
 
 
-def _train(command: Sequence[str], log: Path, limit_s: float) -> None:
+def _train(command: Sequence[str], log: Path) -> None:
     """Raises: subprocess.SubprocessError: It failed, or took longer than allowed."""
     with log.open("wb") as sink, subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **_ONE_THREAD}, stdout=sink, stderr=sink) as process:
         try:
-            status = process.wait(limit_s)
+            status = process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
             # Asked first: each ends what it started itself.
             process.terminate()
@@ -190,12 +184,7 @@ def _ours(benchmark: Benchmark, out: Path) -> tuple[dict[str, Any], Any]:
 def _finished(job: Job, work: Path) -> dict[str, Any] | None:
     """What came out of it, if it is finished."""
     path = work / f"{job.name}.json"
-    if not path.exists():
-        return None
-    result = json.loads(path.read_text())
-    if result["steps"] != job.steps:
-        raise SystemExit(f"{path} is of {result['steps']} steps, not of {job.steps}; name another --work")
-    return result
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 # Recording
@@ -204,33 +193,29 @@ def _finished(job: Job, work: Path) -> dict[str, Any] | None:
 def _summarise(benchmark: Benchmark, jobs: Sequence[Job], options: argparse.Namespace) -> None:
     """Writes the benchmark's JSON file and picture, of the seeds that are finished everywhere."""
     found = {job: _finished(job, options.work) for job in jobs}
-    seeds = [seed for seed in range(options.seeds)
+    seeds = [seed for seed in range(benchmark.seeds)
              if all(found[job] is not None for job in jobs if job.seed == seed)]
     if not seeds:
         raise SystemExit(f"{options.work}: no seed is finished on both sides in all environments")
     results = [result | {"training_return_mean": training_return_mean(result["curve"])}
                for job, result in found.items() if job.seed in seeds]
-    chance = {environment_id: float(np.mean(chance_of(environment_id))) for environment_id in options.environments}
+    chance = {environment_id: float(np.mean(chance_of(environment_id))) for environment_id in benchmark.environments}
     statistics = {measure: compared(*(
-        {environment_id: _scores(results, side, environment_id, measure) for environment_id in options.environments}
+        {environment_id: _scores(results, side, environment_id, measure) for environment_id in benchmark.environments}
         for side in SIDES), chance) for measure in MEASURES}
-    options.results.mkdir(parents=True, exist_ok=True)
     record = {
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *benchmark.peer_arguments, "--steps",
-                             str(options.steps), "--seeds", str(options.seeds), "--environments",
-                             *options.environments]),
-        "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
-        "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}; one thread each run",
-        "sides": dict(zip(SIDES, benchmark.titles, strict=True)), "versions": _versions(results),
-        "seeds": seeds, "seeds_left_out": [seed for seed in range(options.seeds) if seed not in seeds],
+        **origin(" ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *benchmark.peer_arguments])),
+        "steps": benchmark.steps, "sides": dict(zip(SIDES, benchmark.titles, strict=True)),
+        "versions": _versions(results),
+        "seeds": seeds, "seeds_left_out": [seed for seed in range(benchmark.seeds) if seed not in seeds],
         "caution": caution(len(seeds)),
         "evaluation": f"of the last policy: {EPISODES} whole episodes, best actions, start states "
                       f"{EVALUATION_SEED} to {EVALUATION_SEED + EPISODES - 1}, the same for all",
         "training_return_mean": "mean height of the learning curve, of the returns of training episodes",
         "method": METHOD, "statistics": statistics, "differences": list(benchmark.differences),
         "wall_clock": _WALL_CLOCK}
-    (options.results / f"{benchmark.name}.json").write_text(_text(record, results))
-    draw(options.results / f"{benchmark.name}.png", results, statistics, titles=benchmark.titles)
+    (RESULTS / f"{benchmark.name}.json").write_text(_text(record, results))
+    draw(RESULTS / f"{benchmark.name}.png", results, statistics, titles=benchmark.titles)
     print(json.dumps(statistics, indent=2))
 
 

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-
-from benchmarks.parity.estimates import smoothed  # noqa: E402
-from runtime.records.estimates import interval_estimate  # noqa: E402
+from benchmarks.drawing import panels, saved
+from benchmarks.parity.estimates import smoothed
+from runtime.records.estimates import interval_estimate
 
 COLOURS = {"ours": "#2f6fb0", "peer": "#d9822b"}
 MEASURES = ("evaluation_return_mean", "training_return_mean")
@@ -28,8 +25,8 @@ def draw(
     """A column for each environment: training returns over steps, then each measure of `MEASURES`."""
     names = dict(zip(COLOURS, titles, strict=True))
     columns = list(statistics[MEASURES[0]]["environments"])
-    figure, axes = plt.subplots(1 + len(MEASURES), len(columns), figsize=(max(8.6, 4.1 * len(columns)), 7.4),
-                                squeeze=False, constrained_layout=True, height_ratios=(5, 2, 2))
+    figure, axes = panels(len(columns), (max(8.6, 4.1 * len(columns)), 7.4), 1 + len(MEASURES), squeeze=False,
+                          height_ratios=(5, 2, 2))
     for column, environment_id in enumerate(columns):
         of_environment = [result for result in results if result["environment_id"] == environment_id]
         for side in COLOURS:
@@ -39,13 +36,10 @@ def draw(
             estimates = statistics[measure]["environments"][environment_id]
             _draw_scores(axes[row][column], of_environment, measure, estimates, names if column == 0 else None)
         axes[0][column].set(title=environment_id, xlabel="environment steps, thousands")
-        for one in axes[:, column]:
-            one.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("return of training episodes")
     axes[0][0].legend(frameon=False)
     figure.suptitle(_told(statistics), fontsize=10)
-    figure.savefig(picture, dpi=110)
-    plt.close(figure)
+    saved(figure, picture, 110)
 
 
 def _draw_curves(axes: Axes, runs: Sequence[Mapping[str, Any]], colour: str, label: str) -> None:

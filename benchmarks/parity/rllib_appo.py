@@ -7,11 +7,7 @@ Writes ``policy.npz``, its policy as `benchmarks.parity.evaluation` takes it, an
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ import gymnasium
 import numpy as np
 import ray
 import torch
+from peer import peer_arguments, write_run
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -131,11 +128,7 @@ def gradient_steps(learner: Any) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("environment_id")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = peer_arguments(__doc__)
     parser.add_argument("--mended", action="store_true", help="see MendedLearner")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -159,11 +152,8 @@ def main() -> None:
         algorithm.stop()
     finally:
         ray.shutdown()
-    (options.out / "run.json").write_text(json.dumps({
-        "env_steps": curve[-1]["env_steps"], "training_s": training_s, "curve": curve,
-        "gradient_steps": steps_of_gradient,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in (
-            "ray", "torch", "numpy", "gymnasium")}}}))
+    write_run(options.out, ("ray", "torch", "numpy", "gymnasium"), env_steps=curve[-1]["env_steps"],
+              training_s=training_s, curve=curve, gradient_steps=steps_of_gradient)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,11 @@ Writes ``policy.npz``, its policy as `benchmarks.parity.evaluation` takes it, an
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
+from peer import peer_arguments, write_run
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -74,12 +70,7 @@ def probes(model: PPO, environments: VecNormalize) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("environment_id")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    options = peer_arguments(__doc__).parse_args()
     torch.set_num_threads(1)
     environments = VecNormalize(
         make_vec_env(options.environment_id, n_envs=ENVIRONMENTS, seed=options.seed),
@@ -91,10 +82,8 @@ def main() -> None:
     training_s = time.monotonic() - started_s
     options.out.mkdir(parents=True, exist_ok=True)
     np.savez(options.out / "policy.npz", **exported(model, environments), **probes(model, environments))
-    (options.out / "run.json").write_text(json.dumps({
-        "env_steps": model.num_timesteps, "training_s": training_s, "curve": curve.rows,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in (
-            "stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")}}}))
+    write_run(options.out, ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco"),
+              env_steps=model.num_timesteps, training_s=training_s, curve=curve.rows)
 
 
 if __name__ == "__main__":

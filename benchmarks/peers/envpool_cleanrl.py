@@ -1,6 +1,6 @@
 """PPO as CleanRL writes it (ppo_continuous_action.py), on EnvPool's environments; prints its speed as JSON.
 
-    /tmp/peers/bin/python benchmarks/peers/envpool_cleanrl.py --steps 61440 --envs 64 --threads 1
+    /tmp/peers/bin/python benchmarks/peers/envpool_cleanrl.py --steps 61440 --threads 1
 
 What differs from CleanRL's file: environments come from EnvPool, in batches; observations are normalised by moments of
 whole batches; the value loss is not clipped, as ours is not; nothing is logged. The first round warms up and does not
@@ -16,9 +16,11 @@ import time
 import envpool
 import numpy as np
 import torch
-from ppo_arguments import ppo_arguments
+from ppo_arguments import CLIP, ENVIRONMENT, GAE_LAMBDA, GAMMA, HIDDEN, SEED, ppo_arguments
 from torch import nn
 from torch.distributions.normal import Normal
+
+ENVIRONMENTS, ENTROPY = 64, 0.0
 
 
 def layer_init(layer: nn.Linear, std: float = np.sqrt(2), bias: float = 0.0) -> nn.Linear:
@@ -65,21 +67,21 @@ class Moments:
 
 def main(args: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    envs = envpool.make(args.environment, "gymnasium", num_envs=args.envs, seed=args.seed, num_threads=args.env_threads)
+    torch.manual_seed(SEED)
+    envs = envpool.make(ENVIRONMENT, "gymnasium", num_envs=ENVIRONMENTS, seed=SEED, num_threads=2)
     observation_size, action_size = envs.observation_space.shape[0], envs.action_space.shape[0]
     low, high = envs.action_space.low, envs.action_space.high
-    agent = Agent(observation_size, action_size, args.hidden)
+    agent = Agent(observation_size, action_size, HIDDEN)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    num_steps = args.batch // args.envs
+    num_steps = args.batch // ENVIRONMENTS
     moments = Moments(observation_size)
 
-    obs = torch.zeros((num_steps, args.envs, observation_size))
-    actions = torch.zeros((num_steps, args.envs, action_size))
-    logprobs, rewards, dones, values = (torch.zeros((num_steps, args.envs)) for _ in range(4))
+    obs = torch.zeros((num_steps, ENVIRONMENTS, observation_size))
+    actions = torch.zeros((num_steps, ENVIRONMENTS, action_size))
+    logprobs, rewards, dones, values = (torch.zeros((num_steps, ENVIRONMENTS)) for _ in range(4))
 
-    next_obs, next_done = moments.normalised(envs.reset()[0]), torch.zeros(args.envs)
-    running, returns_of_episodes = np.zeros(args.envs), [0.0]
+    next_obs, next_done = moments.normalised(envs.reset()[0]), torch.zeros(ENVIRONMENTS)
+    running, returns_of_episodes = np.zeros(ENVIRONMENTS), [0.0]
     rounds = -(-args.steps // args.batch)
     started_s = time.perf_counter()
     for round_index in range(rounds + 1):
@@ -104,8 +106,8 @@ def main(args: argparse.Namespace) -> dict[str, float]:
             for t in reversed(range(num_steps)):
                 nextnonterminal = 1.0 - (next_done if t == num_steps - 1 else dones[t + 1])
                 nextvalues = next_value if t == num_steps - 1 else values[t + 1]
-                delta = rewards[t] + args.gamma * nextvalues * nextnonterminal - values[t]
-                advantages[t] = lastgaelam = delta + args.gamma * args.gae_lambda * nextnonterminal * lastgaelam
+                delta = rewards[t] + GAMMA * nextvalues * nextnonterminal - values[t]
+                advantages[t] = lastgaelam = delta + GAMMA * GAE_LAMBDA * nextnonterminal * lastgaelam
             returns = advantages + values
 
         b_obs, b_actions = obs.reshape(-1, observation_size), actions.reshape(-1, action_size)
@@ -123,22 +125,17 @@ def main(args: argparse.Namespace) -> dict[str, float]:
                 mb_advantages = b_advantages[mb_inds]
                 mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
                 pg_loss = torch.max(-mb_advantages * ratio,
-                                    -mb_advantages * torch.clamp(ratio, 1 - args.clip, 1 + args.clip)).mean()
+                                    -mb_advantages * torch.clamp(ratio, 1 - CLIP, 1 + CLIP)).mean()
                 v_loss = 0.5 * ((newvalue.view(-1) - b_returns[mb_inds]) ** 2).mean()
-                loss = pg_loss - args.entropy * entropy.mean() + 0.5 * v_loss
+                loss = pg_loss - ENTROPY * entropy.mean() + 0.5 * v_loss
                 optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
                 optimizer.step()
     seconds = time.perf_counter() - started_s
-    return {"steps": rounds * num_steps * args.envs, "seconds": seconds,
+    return {"steps": rounds * num_steps * ENVIRONMENTS, "seconds": seconds,
             "episode_return_mean": float(np.mean(returns_of_episodes[-20:]))}
 
 
 if __name__ == "__main__":
-    parser = ppo_arguments(__doc__)
-    parser.add_argument("--envs", type=int, default=64)
-    parser.add_argument("--env-threads", type=int, default=2, help="of EnvPool")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--entropy", type=float, default=0.0)
-    print(json.dumps(main(parser.parse_args())))
+    print(json.dumps(main(ppo_arguments(__doc__).parse_args())))

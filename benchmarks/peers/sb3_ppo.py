@@ -1,6 +1,6 @@
 """stable-baselines3's PPO, as it is; prints its speed as JSON.
 
-    /tmp/peers/bin/python benchmarks/peers/sb3_ppo.py --steps 61440 --envs 2 --threads 1
+    /tmp/peers/bin/python benchmarks/peers/sb3_ppo.py --steps 61440 --threads 1
 
 Observations are normalised by VecNormalize. The first round warms up and does not count.
 """
@@ -14,10 +14,12 @@ import time
 import gymnasium
 import numpy as np
 import torch
-from ppo_arguments import ppo_arguments
+from ppo_arguments import CLIP, ENVIRONMENT, GAE_LAMBDA, GAMMA, HIDDEN, SEED, ppo_arguments
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+ENVIRONMENTS = 2
 
 
 class Clock(BaseCallback):
@@ -36,13 +38,12 @@ class Clock(BaseCallback):
 
 def main(args: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(args.threads)
-    kind = SubprocVecEnv if args.subprocesses else DummyVecEnv
-    envs = VecMonitor(kind([lambda: gymnasium.make(args.environment)] * args.envs))
+    envs = VecMonitor(DummyVecEnv([lambda: gymnasium.make(ENVIRONMENT)] * ENVIRONMENTS))
     model = PPO(
-        "MlpPolicy", VecNormalize(envs, norm_reward=False), n_steps=args.batch // args.envs, batch_size=args.minibatch,
-        n_epochs=args.epochs, learning_rate=args.learning_rate, gamma=args.gamma, gae_lambda=args.gae_lambda,
-        clip_range=args.clip, seed=args.seed, device="cpu",
-        policy_kwargs={"net_arch": {"pi": [args.hidden] * 2, "vf": [args.hidden] * 2}, "activation_fn": torch.nn.Tanh})
+        "MlpPolicy", VecNormalize(envs, norm_reward=False), n_steps=args.batch // ENVIRONMENTS,
+        batch_size=args.minibatch, n_epochs=args.epochs, learning_rate=args.learning_rate, gamma=GAMMA,
+        gae_lambda=GAE_LAMBDA, clip_range=CLIP, seed=SEED, device="cpu",
+        policy_kwargs={"net_arch": {"pi": [HIDDEN] * 2, "vf": [HIDDEN] * 2}, "activation_fn": torch.nn.Tanh})
     rounds, clock = -(-args.steps // args.batch), Clock()
     model.learn((rounds + 1) * args.batch, callback=clock)
     seconds = time.perf_counter() - clock.began_s[1]
@@ -52,8 +53,4 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = ppo_arguments(__doc__)
-    parser.add_argument("--envs", type=int, default=2)
-    parser.add_argument("--subprocesses", action="store_true", help="each environment in a process of its own")
-    parser.add_argument("--hidden", type=int, default=256)
-    print(json.dumps(main(parser.parse_args())))
+    print(json.dumps(main(ppo_arguments(__doc__).parse_args())))

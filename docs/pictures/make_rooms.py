@@ -8,7 +8,7 @@ from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, c
 LAYERS = (
     ("what people call", (("cli", WHITE),)),
     ("what puts parts together", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
-    ("the loop; which kinds there are", (("training", BLUE), ("scheduler", BLUE), ("registry", WHITE))),
+    ("the loop; which kinds there are", (("training", BLUE), ("registry", WHITE))),
     ("how a round works", (("fleet", GREEN), ("sampling", BLUE), ("learner", BLUE))),
     ("the parts, and what shows a run", (
         ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN), ("display", GREEN), ("export", GREEN),

@@ -1,11 +1,8 @@
-r"""What the competition found: estimates with intervals, and pictures.
-
-    python3 -m venv .venv-competition && .venv-competition/bin/pip install -r papers/competition/requirements.txt
-    .venv-competition/bin/python -m papers.competition.analyse
+"""What the competition found: estimates with intervals, and pictures: ``python -m papers.competition.analyse``.
 
 Reads the runs of each workload in papers/competition/results, and writes analysis.json and a picture for each
-question there. Estimates are rliable's: interquartile means with 95 % percentile intervals of a stratified bootstrap,
-and probabilities of improvement (Agarwal et al. 2021).
+question there. Estimates are those of rliable, without the library: interquartile means with 95 % percentile intervals
+of a bootstrap, and probabilities of improvement (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -17,11 +14,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.lines import Line2D
-from rliable import library, metrics
 
+from benchmarks.drawing import BLUE, panels, saved
+from benchmarks.parity.estimates import probability_of_improvement
 from papers.competition.plan import RESULTS, WORKLOADS
-from papers.drawing import BLUE, panels, saved
 from papers.runs import INSTANCE_START_S, LARGE_ACTORS_USD_PER_HOUR, PAPERS_LEARNER_USD_PER_HOUR
+from runtime.records.estimates import interquartile_mean
 
 REFERENCE = "fixed"
 RESAMPLES = 2_000
@@ -86,23 +84,17 @@ def interquartile_means(
     runs: Mapping[str, Sequence[Found]], score: Callable[[Found], float]
 ) -> dict[str, dict[str, float]]:
     """Returns estimate and interval by rule."""
-    scores = {rule: np.array([[score(run)] for run in of_rule]) for rule, of_rule in runs.items()}
-    points, intervals = _estimated(scores, lambda values: np.array([metrics.aggregate_iqm(values)]))
-    return {rule: {"interquartile_mean": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
-                   "high": _short(intervals[rule][1][0])} for rule in scores}
+    return _estimated("interquartile_mean", interquartile_mean, {
+        rule: [np.array([score(run) for run in of_rule])] for rule, of_rule in runs.items()})
 
 
 def improvements(
     runs: Mapping[str, Sequence[Found]], score: Callable[[Found], float]
 ) -> dict[str, dict[str, float]]:
     """Returns by rule how probably a run of it has a higher score than one of the reference, with its interval."""
-    reference = np.array([[score(run)] for run in runs[REFERENCE]])
-    pairs = {rule: [np.array([[score(run)] for run in of_rule]), reference]
-             for rule, of_rule in runs.items() if rule != REFERENCE}
-    points, intervals = _estimated(
-        pairs, lambda ours, theirs: np.array([metrics.probability_of_improvement(ours, theirs)]))
-    return {rule: {"probability": _short(points[rule][0]), "low": _short(intervals[rule][0][0]),
-                   "high": _short(intervals[rule][1][0])} for rule in pairs}
+    scores = {rule: np.array([score(run) for run in of_rule]) for rule, of_rule in runs.items()}
+    return _estimated("probability", probability_of_improvement, {
+        rule: [values, scores[REFERENCE]] for rule, values in scores.items() if rule != REFERENCE})
 
 
 def with_pretraining(everything: Found) -> dict[str, dict[str, Any]]:
@@ -240,10 +232,15 @@ def _label(rule: str, everything: Found) -> str:
     return f"{rule} ({settings})" if settings and not rule.endswith(f"-{settings}") else rule
 
 
-def _estimated(scores: Mapping[str, Any], score: Callable[..., Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Returns rliable's points and intervals, the same ones each time: it resamples by numpy's global generator."""
-    np.random.seed(0)  # noqa: NPY002  rliable 1.2.0 takes a random_state, but does not use it
-    found: tuple[Mapping[str, Any], Mapping[str, Any]] = library.get_interval_estimates(scores, score, reps=RESAMPLES)
+def _estimated(
+    name: str, estimate: Callable[..., np.ndarray], scores: Mapping[str, Sequence[np.ndarray]]
+) -> dict[str, dict[str, float]]:
+    """Returns by rule what its samples are estimated to be, by that name, and the interval; the same at every call."""
+    state, found = np.random.RandomState(0), {}
+    for rule, samples in scores.items():
+        drawn = [[one[state.choice(len(one), len(one))] for one in samples] for _ in range(RESAMPLES)]
+        low, high = np.quantile(estimate(*map(np.array, zip(*drawn, strict=True))), (0.025, 0.975))
+        found[rule] = {name: _short(estimate(*samples)), "low": _short(low), "high": _short(high)}
     return found
 
 

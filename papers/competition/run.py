@@ -10,21 +10,17 @@ papers/competition/results/WORKLOAD.json after each finished run, with what `pap
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
-import os
 import statistics
 import sys
-import threading
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.provenance import commit_of
+from benchmarks.provenance import origin
 from papers.competition.plan import RESULTS, RULES, TUNING_SEEDS, WORKLOADS, reported_runs, tuning_runs
 from papers.runs import Run
-from papers.trainings import columns, is_finished, records, train_all, write_whole
+from papers.trainings import asked_for, columns, is_finished, records, train_all, write_whole
 from runtime.scaler.saved_scheduler import load_scheduler
 
 SERIES = ("env_steps_total", "actor_count", "round_cost_usd", "modelled_round_s", "evaluation_return_mean",
@@ -92,8 +88,7 @@ def write(workload: str, work: Path) -> None:
     for one in tuned:
         del one["rows"]
     write_whole(RESULTS / f"{workload}.json", {
-        "command": f"python -m papers.competition.run {workload} --work WORK", "commit": commit_of(),
-        "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, shared",
+        **origin(f"python -m papers.competition.run {workload} --work WORK"),
         "workload": vars(WORKLOADS[workload]),
         "finished": {"tuning": f"{len(tuned)} of {len(tunes)}", "reported": len(runs)},
         "compute_hours": sum(one["measured_session_s"] for one in tuned + runs) / 3600.0,
@@ -102,27 +97,16 @@ def write(workload: str, work: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=WORKLOADS)
-    parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
-    asked = parser.parse_args()
-    work, until_s = asked.work.resolve(), time.monotonic() + 60.0 * asked.minutes
-    lock = threading.Lock()
-
-    def note() -> None:
-        with lock:
-            write(asked.workload, work)
-
-    tuned_on = settings_of(asked.workload)
+    asked = asked_for(__doc__, WORKLOADS)
+    note, tuned_on = partial(write, asked.workload, asked.work), settings_of(asked.workload)
     if tuned_on == asked.workload:
-        train_all(tuning_runs(tuned_on, work), jobs=asked.jobs, until_s=until_s, note=note)
-    chosen = chosen_settings(asked.workload, work)
+        train_all(tuning_runs(tuned_on, asked.work), jobs=asked.jobs, until_s=asked.until_s, note=note)
+    chosen = chosen_settings(asked.workload, asked.work)
     if missing := [rule for rule, candidates in RULES.items() if candidates and rule not in chosen]:
         print(f"settings of {', '.join(missing)} are not chosen yet: tuning runs of {tuned_on} are missing; its own "
               "command goes on", file=sys.stderr)
-    train_all(reported_runs(asked.workload, work, chosen), jobs=asked.jobs, until_s=until_s, note=note)
+    train_all(reported_runs(asked.workload, asked.work, chosen), jobs=asked.jobs, until_s=asked.until_s,
+              note=note)
     note()
 
 

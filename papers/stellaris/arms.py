@@ -1,32 +1,26 @@
-r"""Six arms of Stellaris in virtual time: what asynchrony, bound, rates and truncation each change; two more on Hopper.
+"""Six arms of Stellaris in virtual time: what asynchrony, bound, rates and truncation each change; two more on Hopper.
 
-    python -m papers.stellaris.arms hopper --work WORK [--arms async +bound] [--seeds 0 1 2 3 4] [--jobs 2] \
-        [--minutes 60]
+    python -m papers.stellaris.arms hopper --work WORK [--jobs 2] [--minutes 60]
 
 Each arm is experiments/hopper-stellaris.yaml with other settings of `learner.stellaris` and of the minibatch, in one
 of three environments, with gradients that arrive when the durations in WORKLOAD_durations.json are over. Goes on where
-it ended, also in the middle of a training, and gives the same numbers then; runs that are in the results file are not
-made again, so that another machine can go on. Results do not depend on how busy the machine is. A round takes about 1.3
-CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter therefore. All
-three take two to three hours of one core. Writes papers/stellaris/results/WORKLOAD.json after each finished run, of
-which `papers.stellaris.page` makes a page.
+it ended, also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the
+machine is. A round takes about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter
+therefore. All three take two to three hours of one core. Writes papers/stellaris/results/WORKLOAD.json after each
+finished run, of which `papers.stellaris.page` makes a page.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.provenance import origin
 from papers.estimates import SEEDS
 from papers.runs import Run
-from papers.trainings import columns, is_finished, records, train_all, write_whole
+from papers.trainings import asked_for, columns, is_finished, records, train_all, write_whole
 
 RESULTS = Path(__file__).parent / "results"
 FILE = "experiments/hopper-stellaris.yaml"
@@ -94,13 +88,13 @@ def arms_of(workload: str) -> list[str]:
     return [arm for arm in ARMS if arm not in COMBINED or WORKLOADS[workload].is_combined]
 
 
-def runs(workload: str, work: Path, arms: Sequence[str], seeds: Sequence[int]) -> Iterator[Run]:
+def runs(workload: str, work: Path) -> Iterator[Run]:
     """Yields the runs, seed by seed, so that the arms stay comparable whenever somebody stops."""
     chosen = WORKLOADS[workload]
     settings = {**SHARED, "environment.id": chosen.environment, "stop.max_rounds": chosen.rounds,
                 "learner.stellaris.durations": f"papers/stellaris/{workload}_durations.json"}
-    for seed in seeds:
-        for arm in arms:
+    for seed in SEEDS:
+        for arm in arms_of(workload):
             yield Run(FILE, arm, arm, seed, {**settings, **ARMS[arm], "seed": seed},
                       work / workload / arm / f"seed-{seed}")
 
@@ -113,55 +107,26 @@ def kept(run: Run) -> dict[str, Any]:
             "rows": columns(rows, SERIES)}
 
 
-def published(workload: str) -> list[dict[str, Any]]:
-    """Returns the runs in the results file, if they are of the study as it is now."""
-    path = RESULTS / f"{workload}.json"
-    if not path.exists():
-        return []
-    found, study = json.loads(path.read_text()), study_of(workload)
-    of_study: list[dict[str, Any]] = found["runs"] if found == found | study else []
-    return of_study
-
-
 def study_of(workload: str) -> dict[str, Any]:
-    """Returns what decides about its runs, as JSON has it."""
-    found: dict[str, Any] = json.loads(json.dumps({
-        "workload": vars(WORKLOADS[workload]), "shared": SHARED,
-        "arms": {arm: ARMS[arm] for arm in arms_of(workload)}}))
-    return found
+    """Returns what decides about its runs."""
+    return {"workload": vars(WORKLOADS[workload]), "shared": SHARED,
+            "arms": {arm: ARMS[arm] for arm in arms_of(workload)}}
 
 
 def main() -> None:
     """Trains what is missing, and writes what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=WORKLOADS)
-    parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, help="default: all of the workload")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--anew", action="store_true", help="make runs again that are in the results file")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
-    asked = parser.parse_args()
-    work, lock = asked.work.resolve(), threading.Lock()
-    every, path = arms_of(asked.workload), RESULTS / f"{asked.workload}.json"
-    before = {} if asked.anew else {(one["arm"], one["seed"]): one for one in published(asked.workload)}
+    asked = asked_for(__doc__, WORKLOADS)
+    every = list(runs(asked.workload, asked.work))
 
     def note() -> None:
-        with lock:
-            here = {(run.rule, run.seed): kept(run) for run in runs(
-                asked.workload, work, every, sorted({*SEEDS, *asked.seeds})) if is_finished(run.directory)}
-            found = sorted((before | here).values(), key=lambda one: (one["seed"], every.index(one["arm"])))
-            write_whole(path, {
-                "command": f"python -m papers.stellaris.arms {asked.workload} --work WORK",
-                "date": time.strftime("%Y-%m-%d"),
-                "time": f"virtual, from papers/stellaris/{asked.workload}_durations.json",
-                **study_of(asked.workload), "runs": found})
-            print(f"{len(found)} runs are finished", flush=True)
+        found = [kept(run) for run in every if is_finished(run.directory)]
+        write_whole(RESULTS / f"{asked.workload}.json", {
+            **origin(f"python -m papers.stellaris.arms {asked.workload} --work WORK"),
+            "time": f"virtual, from papers/stellaris/{asked.workload}_durations.json",
+            **study_of(asked.workload), "runs": found})
+        print(f"{len(found)} of {len(every)} runs are finished", flush=True)
 
-    missing = [run for run in runs(asked.workload, work, asked.arms or every, asked.seeds)
-               if (run.rule, run.seed) not in before]
-    train_all(missing, jobs=asked.jobs,
-              until_s=time.monotonic() + 60.0 * asked.minutes, note=note)
+    train_all(every, jobs=asked.jobs, until_s=asked.until_s, note=note)
     note()
 
 

@@ -2,7 +2,7 @@ r"""What Stellaris buys: writes docs/stellaris.md, a picture of each workload, a
 
     python -m papers.stellaris.page
 
-Reads what `papers.stellaris.arms` has written so far. Estimates are interquartile means over seeds with 95 %
+Reads what `papers.stellaris.arms` has written. Estimates are interquartile means over seeds with 95 %
 intervals (`runtime.records.estimates`). Nothing is judged on fewer than five seeds.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, panels, saved
 from benchmarks.pages import rendered, table, with_part
 from benchmarks.provenance import ROOT
 from papers import audit
 from papers.competition.page import PAGE as RESULTS_PAGE
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, panels, saved
-from papers.estimates import differences, excludes, over_seeds
-from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload
+from papers.estimates import differences, excludes, over_seeds, text
+from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload, arms_of
 
 PAGE = ROOT / "docs" / "stellaris.md"
 BASELINE, CONTROL, FULL, NITRO, BOTH = "sync-4096", "sync-1024", "+truncation", *COMBINED
@@ -49,16 +49,22 @@ Runs = Mapping[str, Mapping[int, Run]]
 """By arm and seed."""
 
 
-def read(workload: str, folder: Path = RESULTS) -> dict[str, Any] | None:
-    """Returns what was found of a workload; None if nothing was yet."""
-    path = folder / f"{workload}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+def read() -> dict[str, dict[str, Any]]:
+    """Returns what was found, by workload.
+
+    Raises:
+        SystemExit: Some of it is missing.
+    """
+    everything = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in WORKLOADS}
+    for name, found in everything.items():
+        if missing := len(arms_of(name)) * len(SEEDS) - len(found["runs"]):
+            raise SystemExit(f"{name}: {missing} runs are missing; `python -m papers.stellaris.arms {name}` makes them")
+    return everything
 
 
 def by_arm(found: Mapping[str, Any]) -> Runs:
     """Groups the runs; the arms in their order."""
-    return {arm: {run["seed"]: run for run in found["runs"] if run["arm"] == arm}
-            for arm in ARMS if any(run["arm"] == arm for run in found["runs"])}
+    return {arm: {run["seed"]: run for run in found["runs"] if run["arm"] == arm} for arm in found["arms"]}
 
 
 def evaluations(run: Run) -> dict[int, float]:
@@ -96,20 +102,17 @@ def rounds_to(run: Run, target_return: float) -> int | None:
 
 def paired(runs: Runs, ours: str, theirs: str, compare: Callable[[Run, Run], float]) -> dict[str, Any]:
     """Estimates what two runs of the same seed compare to."""
-    seeds = [seed for seed in runs.get(ours, {}) if seed in runs.get(theirs, {})]
-    return over_seeds([compare(runs[ours][seed], runs[theirs][seed]) for seed in seeds])
+    return over_seeds(compare(runs[ours][seed], runs[theirs][seed]) for seed in SEEDS)
 
 
 def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> str:
-    """Says of a claim that something is above a value, as far above as published: what five seeds and more say of it.
+    """Says of a claim that something is above a value, as far above as published: what the seeds say of it.
 
     Args:
         estimate: Of what is claimed to be large.
         nothing: What it would be without any effect.
         published: The claim.
     """
-    if estimate["seeds"] < len(SEEDS):
-        return "too few seeds"
     if excludes(estimate, nothing) < 1:
         return "not"
     return "reproduced" if estimate["interval_high"] >= published else "partly"
@@ -117,8 +120,8 @@ def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> 
 
 def equal_seconds(runs: Runs) -> float:
     """Modelled seconds of the shortest run of the six arms: until then there is something of each."""
-    return min((seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
-                for run in of_arm.values()), default=0.0)
+    return min(seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
+               for run in of_arm.values())
 
 
 def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
@@ -126,34 +129,32 @@ def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
     found, level_s = {}, equal_seconds(runs)
     for when, of_run in ((f"{ROUNDS_COMPARED} rounds", final),
                          ("equal seconds", lambda run: return_at(run, level_s, seconds))):
-        for text, theirs in (("", BASELINE), (", beside as many steps", CONTROL)):
+        for beside, theirs in (("", BASELINE), (", beside as many steps", CONTROL)):
             times = paired(runs, FULL, theirs, lambda a, b, of_run=of_run: of_run(a) / of_run(b))
-            found[f"returns {PUBLISHED_TIMES} times as high: after {when}{text}"] = (
-                judged(times, nothing=1.0, published=PUBLISHED_TIMES), _text(times, 2, " times"))
+            found[f"returns {PUBLISHED_TIMES} times as high: after {when}{beside}"] = (
+                judged(times, nothing=1.0, published=PUBLISHED_TIMES), text(times, 2, unit=" times"))
     target = workload.target_return
-    for text, bill in (("", cents), (", always-on GPU nodes", cents_on_nodes)):
+    for which, bill in (("", cents), (", always-on GPU nodes", cents_on_nodes)):
         saving = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (1.0 - bill(a) / bill(b)))
         costs = f"costs {PUBLISHED_SAVING_PERCENT:.0f} % less"
-        found[f"{costs}: {ROUNDS_COMPARED} rounds{text}"] = (
-            judged(saving, nothing=0.0, published=PUBLISHED_SAVING_PERCENT), _text(saving, 0, " %"))
+        found[f"{costs}: {ROUNDS_COMPARED} rounds{which}"] = (
+            judged(saving, nothing=0.0, published=PUBLISHED_SAVING_PERCENT), text(saving, 0, unit=" %"))
         # A baseline that has not got there counts with all that it has spent: it would have cost that at least.
-        missed = sum(rounds_to(run, target) is None for run in runs.get(FULL, {}).values())
+        missed = sum(rounds_to(run, target) is None for run in runs[FULL].values())
         to_target = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (
             1.0 - bill(a, rounds_to(a, target) or a["rounds"]) / bill(b, rounds_to(b, target) or b["rounds"])))
-        verdict = judged(to_target, nothing=0.0, published=PUBLISHED_SAVING_PERCENT)
-        found[f"{costs}: {TO_TARGET}{text}"] = (
-            verdict if not missed or verdict == "too few seeds" else "not",
-            f"{missed} of {len(runs[FULL])} did not get there" if missed else _text(to_target, 0, " %"))
+        found[f"{costs}: {TO_TARGET}{which}"] = (
+            ("not", f"{missed} of {len(runs[FULL])} did not get there") if missed else
+            (judged(to_target, nothing=0.0, published=PUBLISHED_SAVING_PERCENT), text(to_target, 0, unit=" %")))
     return found
 
 
 def claims_table(everything: Mapping[str, tuple[Runs, Workload]]) -> str:
-    """Returns all claims as Markdown; a column for each workload of which there is something."""
+    """Returns all claims as Markdown; a column for each workload."""
     found = {name: claims(*one) for name, one in everything.items()}
     return table(["the paper's claim", *(TITLES[name] for name in found)], [
-        [f"{text}{' (under audit)' if TO_TARGET in text else ''}",
-         *(f"**{verdict}**: {what}" if what else f"**{verdict}**" for verdict, what in (
-             one[text] for one in found.values()))] for text in next(iter(found.values()))])
+        [f"{claim}{' (under audit)' if TO_TARGET in claim else ''}",
+         *(f"**{one[claim][0]}**: {one[claim][1]}" for one in found.values())] for claim in next(iter(found.values()))])
 
 
 def arms_table(runs: Runs, target_return: float) -> str:
@@ -183,8 +184,8 @@ def steps_table(runs: Runs) -> str:
     for before, after in zip(arms, arms[1:], strict=False):
         more = paired(runs, after, before, lambda a, b: final(a) - final(b))
         times = paired(runs, after, before, lambda a, b: seconds(a) / seconds(b))
-        rows.append([f"`{before}` to `{after}`", str(more["seeds"]), _text(more, 0, sign=True),
-                     _text(times, 2, " times"), _effect(more)])
+        rows.append([f"`{before}` to `{after}`", str(more["seeds"]), text(more, 0, sign=True),
+                     text(times, 2, unit=" times"), _effect(more)])
     return table(["step", "seeds", f"return after {ROUNDS_COMPARED} rounds", "seconds", "what it says"], rows)
 
 
@@ -194,20 +195,14 @@ def return_at(run: Run, level: float, quantity: Callable[[Run, int], float]) -> 
     return float(np.interp(level, [quantity(run, index) for index in found], list(found.values())))
 
 
-def combined(found: Mapping[str, Any] | None) -> str:
+def combined(found: Mapping[str, Any]) -> str:
     """Returns what Nitro's scaler with Stellaris' learners buys, at equal dollars, as Markdown."""
-    runs = by_arm(found) if found else {}
-    arms = [CONTROL, NITRO, FULL, BOTH]
-    seeds = sorted(set.intersection(*({*runs.get(arm, {})} for arm in arms)))
-    if not seeds:
-        return "Not known yet: no seed of the four arms is finished.\n"
-    level = min(cents(runs[arm][seed], runs[arm][seed]["rounds"]) for arm in arms for seed in seeds)
-    returns = {arm: [return_at(runs[arm][seed], level, cents) for seed in seeds] for arm in arms}
+    runs, arms = by_arm(found), [CONTROL, NITRO, FULL, BOTH]
+    level = min(cents(run, run["rounds"]) for arm in arms for run in runs[arm].values())
+    returns = {arm: [return_at(runs[arm][seed], level, cents) for seed in SEEDS] for arm in arms}
     gains = {arm: differences(returns[BOTH], returns[arm]) for arm in arms[:-1]}
     better, worse = ([_BESIDE[arm] for arm, one in gains.items() if excludes(one) == side] for side in (1, -1))
-    if len(seeds) < len(SEEDS):
-        sentence = f"**Not judged yet**: {len(seeds)} of {len(SEEDS)} seeds are there."
-    elif len(better) == len(gains):
+    if len(better) == len(gains):
         sentence = "**The combination buys something**: it returns more than each part alone, and than without either."
     else:
         shown = [f"{word} than {' and '.join(arms)}" for word, arms in (("more", better), ("less", worse)) if arms]
@@ -215,8 +210,8 @@ def combined(found: Mapping[str, Any] | None) -> str:
                     if shown else "**The combination buys nothing that could be shown.**")
     return f"{sentence}\n\n" + table(
         [f"Hopper, after {level:.2f} cents each", "seeds", "return", "with both, more by"],
-        [[f"`{arm}`: {WHAT[arm]}", str(len(seeds)), _over(returns[arm], 0),
-          _text(gains[arm], 0, sign=True) if arm in gains else ""] for arm in arms])
+        [[f"`{arm}`: {WHAT[arm]}", str(len(SEEDS)), _over(returns[arm], 0),
+          text(gains[arm], 0, sign=True) if arm in gains else ""] for arm in arms])
 
 
 def section(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,17 +229,12 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
         everything: By workload, what was found.
     """
     known = {name: (by_arm(found), WORKLOADS[name]) for name, found in everything.items()}
-    counts = {name: min(len(runs.get(arm, {})) for arm in ARMS if arm not in COMBINED)
-              for name, (runs, _) in known.items()}
-    state = [f"{TITLES[name]}: {counts[name]} of {len(SEEDS)} seeds of every arm" if name in counts else
-             f"{TITLES[name]}: not run yet" for name in (*counts, *(name for name in WORKLOADS if name not in counts))]
-    is_complete = [counts.get(name) for name in WORKLOADS] == [len(SEEDS)] * len(WORKLOADS)
     return rendered(
-        Path(__file__).with_suffix(".md"), progress=[] if is_complete else state, arms=WHAT, full=FULL,
+        Path(__file__).with_suffix(".md"), arms=WHAT, full=FULL,
         baseline=BASELINE, control=CONTROL, rounds_compared=ROUNDS_COMPARED, nodes_usd=GPU_NODES_USD_PER_HOUR,
-        claims=claims_table(known) if known else "", note=audit.note("Stellaris to the target"),
+        claims=claims_table(known), note=audit.note("Stellaris to the target"),
         workloads=[section(name, found) for name, found in everything.items()],
-        combined=combined(everything.get("hopper")))
+        combined=combined(everything["hopper"]))
 
 
 def draw(runs: Runs, path: Path) -> None:
@@ -268,23 +258,11 @@ def draw(runs: Runs, path: Path) -> None:
     saved(figure, path)
 
 
-def _text(estimate: Mapping[str, Any], digits: int, unit: str = "", *, sign: bool = False) -> str:
-    """An estimate for people; empty without any seed."""
-    if not estimate["seeds"]:
-        return ""
-    values = [estimate["interquartile_mean"], estimate["interval_low"], estimate["interval_high"]]
-    mean, *bounds = (None if one is None else f"{one:{'+' if sign else ''},.{digits}f}".replace("-", "−")
-                     for one in values)
-    return f"{mean}{unit}" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
-
-
 def _over(values: Sequence[float], digits: int) -> str:
-    return _text(over_seeds(values), digits)
+    return text(over_seeds(values), digits)
 
 
 def _effect(more: Mapping[str, Any]) -> str:
-    if more["seeds"] < len(SEEDS):
-        return "too few seeds"
     return {1: "returns more", -1: "returns less"}.get(excludes(more), "no difference that could be shown")
 
 
@@ -296,11 +274,11 @@ _BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: 
 
 def main() -> None:
     """Writes pages and pictures from what is there."""
-    everything = {name: found for name in WORKLOADS if (found := read(name)) is not None}
+    everything = read()
     for name, found in everything.items():
         draw(by_arm(found), RESULTS / f"{name}.png")
     PAGE.write_text(page(everything))
-    RESULTS_PAGE.write_text(with_part(RESULTS_PAGE.read_text(), "combined", combined(everything.get("hopper"))))
+    RESULTS_PAGE.write_text(with_part(RESULTS_PAGE.read_text(), "combined", combined(everything["hopper"])))
 
 
 if __name__ == "__main__":

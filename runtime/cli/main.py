@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
-from runtime.cli import deployments, explain, looking, plan, policies, report, scheduler, train
+from runtime.cli import deployments, explain, looking, plan, policies, report, train
 from runtime.cli.arguments import launcher
 from runtime.errors import RunError
 
@@ -34,6 +34,9 @@ examples:
 {required} are required; an environment of your own that has no limit of steps also
 needs environment.max_episode_steps. `explain` lists all keys."""
 
+_MOVED = {"scheduler": "python -m papers.minionsrl"}
+"""What former commands are now."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code.
@@ -41,8 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words behind the command's name; None for this process' own.
     """
+    return run_command(_parser(), arguments)
+
+
+def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Runs the command that a parser finds; returns the exit code, and prints an error in one line.
+
+    Args:
+        parser: Its options name the command's function, ``command``.
+        arguments: The words behind the program's name; None for this process' own.
+    """
     called = launcher() if arguments is None else ["python", "-m", "runtime"]
-    options = _parser().parse_args(arguments, argparse.Namespace(launcher=called))
+    options = parser.parse_args(arguments, argparse.Namespace(launcher=called))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -68,11 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the choice that a mistyped one is like, which argparse does from Python 3.14 on."""
+    """Says where a command is now; names the choice that a mistyped one is like, as argparse from Python 3.14 on."""
 
     def error(self, message: str) -> NoReturn:
         found = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
-        if found and (near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)):
+        if found and found[1] in _MOVED:
+            message = f"`{found[1]}` is `{_MOVED[found[1]]}` now, in a clone of the project"
+        elif found and (near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)):
             message += f"; did you mean {near[0]}?"
         super().error(message)
 
@@ -87,7 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     train.add_command(commands)
     plan.add_command(commands)
     policies.add_commands(commands)
-    scheduler.add_command(commands)
     report.add_command(commands)
     looking.add_commands(commands)
     explain.add_command(commands)

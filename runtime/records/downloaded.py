@@ -53,7 +53,7 @@ def load_trusted_experiment(
             f"{' and '.join(unnamed)} of a downloaded run is code, and code that a download "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
             "environment= of load_policy, --set environment.id= or --set callbacks= of train; or, if you trust the "
-            "run, --trust")
+            "run, --trust of train, evaluate and export")
     return experiment
 
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class MinionsSettings(ScalerSettings):
-    """Settings of MinionsRL's scaler; it needs ``stop.target_return``, and ``python -m runtime scheduler``."""
+    """Settings of MinionsRL's scaler; it needs ``stop.target_return``, and ``python -m papers.minionsrl``."""
 
     about: ClassVar[str] = "asks a learned scheduler"
     needs_target: ClassVar[bool] = True
 
     scheduler: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="a shipped scheduler's name, or a file that `python -m runtime scheduler` has written, "
+        None, description="a shipped scheduler's name, or a file that `python -m papers.minionsrl` has written, "
         "relative to where the program starts")
     scheduler_actions: Literal["sampled", "greedy"] = Field(
         "sampled", description="draw the count from the scheduler's distribution, as it was trained, or take the "
@@ -38,7 +38,7 @@ class MinionsSettings(ScalerSettings):
         yield from super().contradictions()
         if self.scheduler is None:
             yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
-                   f"{' | '.join(shipped())}, or the path of a file that `python -m runtime scheduler train` has "
+                   f"{' | '.join(shipped())}, or the path of a file that `python -m papers.minionsrl train` has "
                    "written")
 
     def make(self) -> MinionsScaler:

@@ -1,4 +1,4 @@
-"""A number of actors that is drawn anew in each round: what `python -m runtime scheduler record` records."""
+"""A number of actors that is drawn anew in each round: what `python -m papers.minionsrl record` records."""
 
 from __future__ import annotations
 

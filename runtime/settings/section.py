@@ -50,16 +50,3 @@ class Unused:
 def _types(annotation: Any) -> set[Any]:
     """Returns the types of which an annotation is made."""
     return {annotation}.union(*map(_types, get_args(annotation)))
-
-
-def check_tree(section: type[Section], tree: Any) -> None:
-    """Checks that a tree is such a section, as files need it that are no experiments.
-
-    Raises:
-        ValueError: It is none; names the first wrong field and its value.
-    """
-    try:
-        section.model_validate(tree)
-    except pydantic.ValidationError as error:
-        problem = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r:.80}: {problem['msg']}") from None

@@ -37,12 +37,16 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("words", "meant"), [
-    (["trian"], "train"), (["evalute", "runs/a"], "evaluate"), (["scheduler", "finetun"], "finetune")])
+    (["trian"], "train"), (["evalute", "runs/a"], "evaluate")])
 def test_a_mistyped_command_is_refused_with_the_nearest(
     capsys: pytest.CaptureFixture[str], words: list[str], meant: str
 ) -> None:
     assert said(capsys, *words, code=2).strip().endswith(f"; did you mean {meant}?")
     assert "did you mean" not in said(capsys, "qqqqqqqq", code=2)
+
+
+def test_a_former_command_answers_with_where_it_is_now(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`scheduler` is `python -m papers.minionsrl` now" in said(capsys, "scheduler", "show", "hopper", code=2)
 
 
 @pytest.mark.parametrize("arguments", [
@@ -75,11 +79,8 @@ def test_help_of_train_fits_a_screen_or_two_and_says_first_what_is_required(
 @pytest.mark.parametrize(("command", "needs"), [
     ("train", "EXPERIMENT.yaml"), ("plan", "EXPERIMENT.yaml"), ("evaluate", "DIR"), ("export", "DIR --onnx FILE"),
     ("report", "DIR [DIR ...]"), ("compare", "DIR [DIR ...]"), ("plot", "DIR [DIR ...]"),
-    ("explain", "[KEY]"), ("scheduler record", "EXPERIMENT.yaml --out DIR"),
-    ("scheduler fit", "DIR [DIR ...] --out FILE.json"), ("scheduler train", "SURROGATE.json --out FILE.safetensors"),
-    ("scheduler finetune", "SCHEDULER EXPERIMENT.yaml --out FILE.safetensors"), ("scheduler show", "SCHEDULER"),
-    ("status", "[EXPERIMENT]"), ("logs", "EXPERIMENT"), ("results", "EXPERIMENT"), ("reconcile", "EXPERIMENT"),
-    ("report-problem", "EXPERIMENT"), ("stop", "EXPERIMENT")])
+    ("explain", "[KEY]"), ("status", "[EXPERIMENT]"), ("logs", "EXPERIMENT"), ("results", "EXPERIMENT"),
+    ("reconcile", "EXPERIMENT"), ("report-problem", "EXPERIMENT"), ("stop", "EXPERIMENT")])
 def test_help_begins_with_what_is_required_and_has_examples(
         capsys: pytest.CaptureFixture[str], command: str, needs: str) -> None:
     text = said(capsys, *command.split(), "--help")

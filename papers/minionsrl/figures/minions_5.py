@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.drawing import BLUE, GREY, ORANGE, panels
+from benchmarks.drawing import BLUE, GREY, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds
 from papers.minionsrl.figures.minions_6 import competed
 from runtime.scaler.saved_scheduler import load_scheduler

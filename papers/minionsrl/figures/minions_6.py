@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.drawing import BLUE, GREEN, ORANGE, panels
 from papers.competition.plan import RESULTS
-from papers.drawing import BLUE, GREEN, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.trainings import by_round
 

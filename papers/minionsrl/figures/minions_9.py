@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.drawing import BLUE, GREY, panels
 from papers.competition.plan import WIDE, WORKLOADS
-from papers.drawing import BLUE, GREY, panels
-from runtime.cli.main import main
+from papers.minionsrl.__main__ import main
+from papers.minionsrl.scheduler.recordings import read_recording
 from runtime.scaler.saved_scheduler import load_scheduler
-from runtime.scheduler.recordings import read_recording
 
 EPISODES = 10
 ARMS = {"from scratch": "walker2d-real", "fine-tuned": "walker2d"}
@@ -26,7 +26,7 @@ def measure(work: Path) -> dict[str, Any]:
     found = {}
     for arm, words in begun.items():
         out = work / f"{ARMS[arm]}.safetensors"
-        if main(["scheduler", *words, task.file, "--episodes", str(EPISODES), "--out", str(out), *settings]):
+        if main([*words, task.file, "--episodes", str(EPISODES), "--out", str(out), *settings]):
             raise SystemExit(f"{arm}: the scheduler's training failed; the same command goes on")
         runs = [read_recording(out.with_suffix(".runs") / f"episode-{number:04d}") for number in range(1, EPISODES + 1)]
         found[arm] = {"seconds": [run.modelled_s for run in runs], "cents": [100.0 * run.spent_usd for run in runs],

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from papers.drawing import BLUE, ORANGE, panels
+from benchmarks.drawing import BLUE, ORANGE, panels
+from papers.competition.analyse import cents_without_serverless
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.minionsrl.figures.minions_6 import competed
-from papers.runs import INSTANCE_START_S, LARGE_ACTORS_USD_PER_HOUR
+from papers.runs import INSTANCE_START_S
 
 ROWS = {"minions": "MinionsRL", "max": "MinionsRL-Max", "minions-adapt": "MinionsRL-Adapt",
         "fixed": "fixed, on a machine"}
@@ -22,8 +23,7 @@ def measure(work: Path) -> dict[str, Any]:
         seconds, cents = [run["modelled_s"] for run in runs], [100.0 * run["spent_usd"] for run in runs]
         if rule == "fixed":
             seconds = [one + INSTANCE_START_S for one in seconds]
-            cents = [100.0 * (run["spent_usd"] - run["actors_cost_usd"] + LARGE_ACTORS_USD_PER_HOUR * stands_s / 3600.0)
-                     for run, stands_s in zip(runs, seconds, strict=True)]
+            cents = [cents_without_serverless(run) for run in runs]
         found[rule] = {"seconds": seconds, "cents": cents}
     return {"rows": found}
 

@@ -4,11 +4,11 @@
 
 Arms, each a training from the same start with the same random streams:
 
-- a signal's name: Nitro's scaler on that signal, low values boost (paper: Nitro §5.3);
-- ``NAME-permuted``: the normalised scores (S_k/d^k) of that training in another order, under the same decay d^k; of
-  many random orders the one that starts most nearly as many actors;
-- ``NAME-even``: as many actors in all, spread evenly over the rounds;
-- ``NAME-rounds``: as many actors in all, I_min in each of more rounds: nothing is boosted.
+- ``convexity``: Nitro's scaler on R, low values boost (paper: Nitro §5.3);
+- ``convexity-permuted``: the normalised scores (S_k/d^k) of that training in another order, under the same decay d^k;
+  of many random orders the one that starts most nearly as many actors;
+- ``convexity-even``: as many actors in all, spread evenly over the rounds;
+- ``convexity-rounds``: as many actors in all, I_min in each of more rounds: nothing is boosted.
 
 All start the same number of actors but for a few, and every actor costs the same.
 Each finished arm is a line of ``WORK/NAME-dollars-SEED.jsonl``; started again, only those that are missing are trained.
@@ -35,19 +35,12 @@ EPISODES = 30
 EVALUATE_EVERY = 10
 PERMUTATIONS = 200
 
-Signal = Callable[[ActorCritic, Sequence[Update]], float | None]
+SIGNAL = "convexity"
 
 
-def _ratio(objective: str, subset_size: int | None = 1024) -> Signal:
-    return lambda learner, updates: signals.curvature(
-        learner, updates[-1].samples, objective, subset_size=subset_size)["ratio"]
-
-
-SIGNALS: dict[str, Signal] = {
-    "convexity": _ratio("log_prob"),
-    "random": lambda learner, updates: float(np.random.default_rng(len(updates)).random()),
-}
-"""By name: what is measured of a policy on what it was made from; low values boost."""
+def measured(learner: ActorCritic, updates: Sequence[Update]) -> float | None:
+    """R of a policy on what it was made from; low values boost."""
+    return signals.curvature(learner, updates[-1].samples, "log_prob", subset_size=1024)["ratio"]
 
 
 def train(
@@ -69,53 +62,48 @@ def train(
     return {"actors": counts, "returns": evaluated}
 
 
-def arms(experiment: Experiment, names: Sequence[str], rounds: int, known: dict[str, dict[str, Any]],
-         deadline_s: float) -> Iterator[dict[str, Any]]:
+def arms(experiment: Experiment, rounds: int, known: dict[str, dict[str, Any]], deadline_s: float
+         ) -> Iterator[dict[str, Any]]:
     """The lines of the arms that are not known yet."""
     settings = experiment.scaler
-    for name in names:
-        if name not in known:
-            scores: list[float] = []
-            scaler = NitroScaler(NitroSettings(
-                actors_min=settings.actors_min, actors_max=settings.actors_max,
-                window_rounds=settings.window_rounds, decay_factor=settings.decay_factor))
+    if SIGNAL not in known:
+        scores: list[float] = []
+        scaler = NitroScaler(NitroSettings(
+            actors_min=settings.actors_min, actors_max=settings.actors_max,
+            window_rounds=settings.window_rounds, decay_factor=settings.decay_factor))
 
-            def by_signal(trainer: Trainer, updates: list[Update], round_index: int, scaler=scaler, scores=scores,
-                          name=name) -> int:
-                value = SIGNALS[name](trainer.learner, updates) if updates else None
-                decision = scaler.decide(RoundView(round_index, signals={"convexity_ratio": value}))
-                scores.append(decision.boosting_score / decision.decay_weight)
-                return decision.actor_count
+        def by_signal(trainer: Trainer, updates: list[Update], round_index: int) -> int:
+            value = measured(trainer.learner, updates) if updates else None
+            decision = scaler.decide(RoundView(round_index, signals={"convexity_ratio": value}))
+            scores.append(decision.boosting_score / decision.decay_weight)
+            return decision.actor_count
 
-            known[name] = {"arm": name, "scores": scores, **train(experiment, by_signal, rounds, deadline_s)}
-            yield known[name]
-        of_signal = known[name]
-        total, generator = sum(of_signal["actors"]), np.random.default_rng(experiment.seed)
-        permuted = [[actor_count(score * settings.decay_factor**(index + 1), settings.actors_min, settings.actors_max)
-                     for index, score in enumerate(generator.permutation(of_signal["scores"]))]
-                    for _ in range(PERMUTATIONS)]
-        schedules = {
-            f"{name}-permuted": min(permuted, key=lambda counts: abs(sum(counts) - total)),
-            f"{name}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)],
-            f"{name}-rounds": [settings.actors_min] * round(total / settings.actors_min)}
-        for arm, schedule in schedules.items():
-            if arm not in known:
-                known[arm] = {"arm": arm, **train(
-                    experiment, lambda trainer, updates, round_index, schedule=schedule: schedule[round_index - 1],
-                    len(schedule), deadline_s)}
-                yield known[arm]
+        known[SIGNAL] = {"arm": SIGNAL, "scores": scores, **train(experiment, by_signal, rounds, deadline_s)}
+        yield known[SIGNAL]
+    total, generator = sum(known[SIGNAL]["actors"]), np.random.default_rng(experiment.seed)
+    permuted = [[actor_count(score * settings.decay_factor**(index + 1), settings.actors_min, settings.actors_max)
+                 for index, score in enumerate(generator.permutation(known[SIGNAL]["scores"]))]
+                for _ in range(PERMUTATIONS)]
+    schedules = {
+        f"{SIGNAL}-permuted": min(permuted, key=lambda counts: abs(sum(counts) - total)),
+        f"{SIGNAL}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)],
+        f"{SIGNAL}-rounds": [settings.actors_min] * round(total / settings.actors_min)}
+    for arm, schedule in schedules.items():
+        if arm not in known:
+            known[arm] = {"arm": arm, **train(
+                experiment, lambda trainer, updates, round_index, schedule=schedule: schedule[round_index - 1],
+                len(schedule), deadline_s)}
+            yield known[arm]
 
 
 def main() -> None:
-    parser = make_parser()
-    parser.add_argument("--signals", nargs="+", choices=sorted(SIGNALS), default=["convexity"])
-    options = parser.parse_args()
+    options = make_parser().parse_args()
     experiment, until_s = begin(options)
     path = options.out / f"{experiment.environment.id}-dollars-{options.seed}.jsonl"
     file = claim(path, f"{experiment.identity} {options.rounds}")
     known = {line["arm"]: line for line in whole_lines(path)}
     try:
-        for line in arms(experiment, options.signals, options.rounds, known, until_s):
+        for line in arms(experiment, options.rounds, known, until_s):
             append(file, line)
     except TimeoutError as end:
         print(f"{path.name}: {end}")

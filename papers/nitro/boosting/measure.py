@@ -214,7 +214,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--minutes", type=float, default=1e9)
     return parser
@@ -225,7 +224,7 @@ def begin(options: argparse.Namespace) -> tuple[Experiment, float]:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     experiment = load_experiment(
-        options.experiment, [*options.set, f"seed={options.seed}", "learner.threads=1"]).resolved()
+        options.experiment, [f"seed={options.seed}", "learner.threads=1"]).resolved()
     return experiment, time.monotonic() + 60.0 * options.minutes
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, panels, saved
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, panels, saved
 
 RESULTS = Path(__file__).parents[1] / "results"
 COLOURS = {"log_prob": BLUE, "surrogate": ORANGE, "total_loss": GREEN}

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from runtime.detector import noise
 from runtime.detector.convexity import ConvexityDetector
 from runtime.learner.actor_critic import ActorCritic
 from runtime.ports.learning import DetectorSamples, Update
@@ -15,8 +15,6 @@ from runtime.ports.scaling import Curvature
 
 OBJECTIVES = ("log_prob", "surrogate", "total_loss")
 LANCZOS_STEPS = 20
-_SMALL_STEPS = 64
-"""Samples of the small gradients of the gradient noise scale."""
 
 
 def curvature(
@@ -39,22 +37,16 @@ def curvature(
             "eigenvalue_max": found.eigenvalue_max, "seconds": time.perf_counter() - started_s}
 
 
-def gradient_noise(learner: ActorCritic, samples: DetectorSamples, objective: str = "surrogate") -> dict[str, float]:
-    """McCandlish et al. 2018, appendix A.1: |G|², tr Σ, and their ratio, the simple noise scale in samples.
+def gradient_noise(learner: ActorCritic, samples: DetectorSamples) -> dict[str, float]:
+    """|G|², tr Σ and their ratio, as the detector measures them, and |G| of all samples together.
 
-    Unbiased estimates from the gradients of small parts and of all; |G|² may come out negative.
+    The unbiased |G|² may come out negative. That of the samples' own mean gradient is |G|² + tr Σ/B.
     """
-    count = len(samples.advantages) // _SMALL_STEPS * _SMALL_STEPS
-    order = np.random.default_rng(0).permutation(len(samples.advantages))[:count]
-    small = [_gradient(learner, _select(samples, part), objective)
-             for part in np.split(order, count // _SMALL_STEPS)]
-    big = torch.stack(small).mean(0)
-    small_square = float(torch.stack([one.square().sum() for one in small]).mean())
-    big_square = float(big.square().sum())
-    square = (count * big_square - _SMALL_STEPS * small_square) / (count - _SMALL_STEPS)
-    trace = (small_square - big_square) / (1.0 / _SMALL_STEPS - 1.0 / count)
-    return {"gradient_square": square, "gradient_trace": trace, "gradient_norm": big_square**0.5,
-            "gradient_noise_scale": trace / square}
+    found = noise.gradient_noise(learner.curvature_problem("surrogate", samples), seed=0)
+    assert found.variance is not None and found.square is not None
+    norm = (found.square + found.variance / len(samples.advantages))**0.5
+    return {"gradient_square": found.square, "gradient_trace": found.variance, "gradient_norm": norm,
+            "gradient_noise_scale": found.variance / found.square}
 
 
 def of_update(update: Update) -> dict[str, float | None]:
@@ -73,14 +65,3 @@ def pooled(batches: Sequence[DetectorSamples]) -> DetectorSamples:
     """One set of samples."""
     return DetectorSamples(**{name: np.concatenate([getattr(one, name) for one in batches])
                               for name in vars(batches[0])})
-
-
-def _select(samples: DetectorSamples, chosen: np.ndarray) -> DetectorSamples:
-    return DetectorSamples(**{name: array[chosen] for name, array in vars(samples).items()})
-
-
-def _gradient(learner: ActorCritic, samples: DetectorSamples, objective: str) -> torch.Tensor:
-    problem = learner.curvature_problem(objective, samples)
-    gradients = torch.autograd.grad(problem.criterion(problem.module(problem.inputs), problem.targets),
-                                    list(problem.module.parameters()))
-    return torch.cat([one.reshape(-1) for one in gradients])

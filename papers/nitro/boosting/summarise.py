@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
@@ -21,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.provenance import commit_of
+from benchmarks.provenance import origin
+from papers.estimates import spearman
 from papers.nitro.boosting.measure import LANCZOS_STEPS, MIDDLE_SIZE, SAME_STEPS, whole_lines
 from papers.nitro.boosting.signals import OBJECTIVES
 from runtime.records.estimates import interval_estimate
@@ -145,7 +143,7 @@ def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
         differences = np.array(own) - np.array(independent)
         result[objective] = {"rounds": len(own)} | ({
             "difference_mean": float(differences.mean()), "difference_sd": float(differences.std(ddof=1)),
-            "spearman": float(_spearman(np.array(own), np.array(independent)))} if len(own) > 1 else {})
+            "spearman": float(spearman(np.array(own), np.array(independent)))} if len(own) > 1 else {})
     return result
 
 
@@ -276,11 +274,11 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
                            if table[name].get(k) is not None])
                  for (table, gained), paper in zip(runs, papers, strict=True)]
         signals[name] = {
-            "spearman": _bootstrapped(pairs, lambda _, signal, gain, __: _spearman(signal, gain)),
+            "spearman": _bootstrapped(pairs, lambda _, signal, gain, __: spearman(signal, gain)),
             "spearman_round_held_fixed": _bootstrapped(pairs, lambda k, signal, gain, _: _partial(k, signal, gain)),
-            "spearman_of_the_papers_gain": _bootstrapped(pairs, lambda _, signal, __, gain: _spearman(signal, gain)),
+            "spearman_of_the_papers_gain": _bootstrapped(pairs, lambda _, signal, __, gain: spearman(signal, gain)),
             "rounds": sum(map(len, pairs))}
-        by_chance.append(_mean([_spearman(part[:, 1], gain[:, chosen])
+        by_chance.append(_mean([spearman(part[:, 1], gain[:, chosen])
                                 for part, gain, chosen in zip(pairs, permuted, known, strict=True)]))
     by_round = [{"training": run, "round_index": k, "gain": float(values.mean()),
                  "standard_error": float(values.std(ddof=1) / len(values)**0.5), "repetitions": len(values)}
@@ -333,29 +331,16 @@ def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
                 order = generator.permutation(len(values))
                 half = len(values) // 2
                 halves.append((values[order[:half]].mean(), values[order[half:2 * half]].mean()))
-            found.append(_spearman(*np.array(halves).T))
+            found.append(spearman(*np.array(halves).T))
     rho = float(np.mean(found))
     return 2.0 * rho / (1.0 + rho)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Along the last axis; equal ones share theirs."""
-    this, others = values[..., :, None], values[..., None, :]
-    return (this > others).sum(-1) + ((this == others).sum(-1) + 1) / 2.0
-
-
-def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the last axes; NaN where one of them does not vary."""
-    x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (_ranks(x), _ranks(y)))
-    with np.errstate(invalid="ignore"):
-        return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
-
-
 def _partial(z: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Spearman's ρ of x and y with z held fixed; NaN where z decides one of them."""
-    xz, yz = _spearman(x, z), _spearman(y, z)
+    xz, yz = spearman(x, z), spearman(y, z)
     remaining = (1.0 - xz**2) * (1.0 - yz**2)
-    return np.where(remaining > 1e-12, _spearman(x, y) - xz * yz, np.nan) / np.sqrt(np.maximum(remaining, 1e-12))
+    return np.where(remaining > 1e-12, spearman(x, y) - xz * yz, np.nan) / np.sqrt(np.maximum(remaining, 1e-12))
 
 
 def _interval(values: np.ndarray) -> list[float]:
@@ -442,9 +427,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     options = parser.parse_args()
     result = {
-        "commands": ["python -m papers.nitro.boosting.run WORK", "python -m papers.nitro.boosting.summarise WORK"],
-        "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
-        "hardware": f"{os.cpu_count()} shared cores, {platform.machine()}",
+        **origin("python -m papers.nitro.boosting.run WORK, then python -m papers.nitro.boosting.summarise WORK"),
         "versions": {name: version(name) for name in ("torch", "numpy", "gymnasium", "mujoco", "PyHessian")},
         **summarise(options.work)}
     (RESULTS / "boosting.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")

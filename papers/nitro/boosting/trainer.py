@@ -15,7 +15,7 @@ import numpy as np
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import Policy
-from lambda_actor.rollout import OpenEpisode, random_streams, roll_out
+from lambda_actor.rollout import OpenEpisode, roll_out
 from runtime.config.schema import Experiment
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
@@ -24,6 +24,7 @@ from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import Batch, State, Update
 from runtime.ports.sampling import Trajectory
 from runtime.sampling.episodes import OpenEpisodes
+from runtime.training.evaluation import Evaluator
 from runtime.training.progress import Progress
 from runtime.training.timing import Timing
 from runtime.training.updating import RoundTraining, Updating
@@ -115,27 +116,14 @@ class Trainer:
 
     def returns(self, episodes: int, *, seed: int) -> np.ndarray:
         """Returns of whole episodes of the policy as it acts in training, ``[episodes]``; from the seed alone."""
-        policy = Policy.from_bytes(self.learner.weights())
-        return np.array([self._episode(policy, seed, index) for index in range(episodes)])
+        evaluate = Evaluator(self.environment, episodes, seed=seed, is_stochastic=True)
+        return np.array(evaluate(self.learner.weights()).returns)
 
     def _make_learner(self, experiment: Experiment) -> ActorCritic:
         learner: ActorCritic = make_learner(LearnerSpec(
             experiment.algorithm, self.environment.spaces, experiment.network.kind, experiment.seed,
             experiment.learner.threads), device="cpu")
         return learner
-
-    def _episode(self, policy: Policy, seed: int, index: int) -> float:
-        noise_stream, seed_stream = random_streams(seed, 0, index)
-        observation = self.environment.reset(int(seed_stream.integers(2**31)))
-        total, is_over = 0.0, False
-        while not is_over:
-            for noise in policy.noise(noise_stream, 64):
-                action = policy.sample(policy.outputs(observation), noise)
-                observation, reward, terminated, truncated = self.environment.step(action)
-                total += reward
-                if is_over := terminated or truncated:
-                    break
-        return total
 
 
 def _with_larger_minibatches(experiment: Experiment, factor: int) -> Experiment:

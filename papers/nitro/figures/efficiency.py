@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.drawing import BLUE, GREY, ORANGE, panels
+from benchmarks.drawing import BLUE, GREY, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.figures import trainings
 from papers.nitro.figures.trainings import LAST_ROUNDS, NITRO, PARTS, STATIC

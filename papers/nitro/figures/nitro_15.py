@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, dots, panels
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, dots, panels
 from papers.estimates import differences, excludes, over_seeds
 from papers.nitro.figures.trainings import HOPPER, NITRO, cents, draw_returns, final_return, trained
 from papers.trainings import by_round

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from papers.drawing import BLUE, ORANGE, dots, panels
+from benchmarks.drawing import BLUE, ORANGE, dots, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.figures import trainings
 from papers.nitro.figures.trainings import HOPPER, NITRO, STATIC

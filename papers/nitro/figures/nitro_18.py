@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.drawing import BLUE, panels
 from benchmarks.fan_out import decoding_s
 from benchmarks.provenance import ROOT
 from lambda_actor.environments import make_environment
-from papers.drawing import BLUE, panels
 from papers.nitro.figures import modelled
 
 ACTORS = tuple(range(100, 1001, 100))

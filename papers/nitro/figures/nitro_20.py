@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from papers.drawing import BLUE, GREEN, ORANGE, PURPLE, dots, panels
+from benchmarks.drawing import BLUE, GREEN, ORANGE, PURPLE, dots, panels
 from papers.estimates import excludes, over_seeds, status
 from papers.nitro.figures import modelled
 from papers.nitro.figures.replays import SETTINGS, measured, trainer

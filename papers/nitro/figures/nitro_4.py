@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.drawing import BLUE, GREEN, ORANGE, dots, panels
+from benchmarks.drawing import BLUE, GREEN, ORANGE, dots, panels
 from papers.estimates import over_seeds, spearman
 from papers.nitro.boosting.summarise import signal_to_noise
 from papers.nitro.figures.replays import OTHER_STREAMS, ROUNDS, measured, ratio, trainer

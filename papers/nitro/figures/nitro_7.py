@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, dots, panels
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, dots, panels
 from papers.estimates import differences, excludes, over_seeds
 from papers.nitro.boosting.trainer import Trainer
 from papers.nitro.figures import replays

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from papers.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, dots, panels
-from papers.estimates import differences, excludes, over_seeds, spearman, status
+from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, dots, panels
+from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.boosting.trainer import Trainer
 from papers.nitro.figures.replays import OTHER_STREAMS, OURS, SETTING_NAMES, mean_return, measured, ratio, trainer
 
@@ -61,7 +61,6 @@ def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
                 "gain": [over_seeds(one) for one in gains.T],
                 "gain_over_plain": [over_seeds(one) for one in (after[factor] - after[1]).T],
                 "efficiency": [over_seeds(one / factor) for one in gains.T],
-                "trend": over_seeds(spearman(range(len(one)), one) for one in gains),
                 "last_less_first": differences(gains[:, -1], gains[:, 0])}
         result[setting] = {"seeds": [row["seed"] for row in rows], "factors": factors,
                            "rounds": [[point["round_index"] for point in row["points"]] for row in rows],

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from papers.minionsrl.scheduler.recordings import read_recordings
+from papers.minionsrl.scheduler.showing import fit_lines
+from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun, fit
 from runtime.errors import RunDirectoryError
-from runtime.scheduler.recordings import read_recordings
-from runtime.scheduler.showing import fit_lines
-from runtime.scheduler.surrogate import Surrogate, SurrogateRun, fit
-from tests.scheduler.workloads import COEFFICIENTS, make_surrogate, record, write
+from tests.papers.minionsrl.workloads import COEFFICIENTS, make_surrogate, record, write
 
 LONG = {"max_rounds": 400, "budget_usd": 1e9, "target_return": 200.0}
 
@@ -47,21 +45,15 @@ def test_it_finds_a_known_workload_again(tmp_path: Path) -> None:
         Surrogate.load(tmp_path / "s.json")
 
 
-@pytest.mark.parametrize(("path", "value", "told"), [
-    (["workload"], None, "workload = None"), (["workload", "actors_min"], 0, "workload.actors_min = 0"),
-    (["workload", "actors_max"], 1, "its actors_max is below"), (["workload", "budget_usd"], "x", "budget_usd = 'x'"),
-    (["noise", "share"], [0.1], "its noise does not fit"), (["noise", "log_kl"], [1e308], "noise.log_kl.0 = 1e.308"),
-    (["coefficients", "usd"], [float("nan")] * 3, "coefficients.usd.0 = nan"), (["start"], [0.1], "start.1 = "),
-    (["reference_s"], 0.0, "reference_s = 0.0"), (["held_out"], {}, "how well it predicts"),
-    (["recorded", "usd"], [], "recorded.usd = ")], ids=repr)
-def test_a_damaged_surrogate_is_refused_before_anything_is_trained(
-        tmp_path: Path, path: list[str], value: object, told: str) -> None:
+@pytest.mark.parametrize(("old", "new", "told"), [
+    ("{", "[", "Expecting"), ('"version": 2', '"version": 1', "of another version"),
+    ('"start"', '"begin"', "begin"), ('"usd": [', '"usd": [1.0,', "coefficients do not fit")], ids=repr)
+def test_what_is_no_surrogate_is_refused_before_anything_is_trained(
+        tmp_path: Path, old: str, new: str, told: str) -> None:
     file = tmp_path / "s.json"
     make_surrogate().save(file)
-    tree = json.loads(file.read_text())
-    *sections, key = path
-    functools.reduce(dict.__getitem__, sections, tree)[key] = value
-    file.write_text(json.dumps(tree))
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
     with pytest.raises(RunDirectoryError, match=f"is no surrogate: .*{told}"):
         Surrogate.load(file)
 
@@ -75,14 +67,10 @@ def test_a_surrogate_of_extremes_still_plays_finite_rounds() -> None:
 
 
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
-    ("rounds.jsonl", '"actor_count": 2,', '"actor_count": 0,', "round 1: actor_count = 0; allowed: 1 to 1e.15"),
-    ("rounds.jsonl", '"kl": 1.0,', '"kl": 1e308,', "round 1: kl = 1e.308"), ("rounds.jsonl", "{", "[", "not JSON"),
-    ("summary.json", '"spent_usd": ', '"spent_usd": null, "x": ', "float"),
-    ("summary.json", '"spent_usd": ', '"spent_usd": NaN, "x": ', "spent_usd = nan; allowed: 0 to 1e.15"),
-    ("summary.json", "{", "[" * 100_000, "nested too deeply")], ids=["actors", "kl", "line", "null", "nan", "deep"])
+    ("rounds.jsonl", "{", "[", "not JSON"), ("summary.json", '"spent_usd": ', '"spent_usd": null, "x": ', "float"),
+    ("summary.json", "{", "[" * 100_000, "nested too deeply")], ids=["line", "null", "deep"])
 def test_a_damaged_recording_is_named(tmp_path: Path, name: str, old: str, new: str, told: str) -> None:
-    run = record(make_surrogate(), lambda run, generator: 2)
-    write(replace(run, rows=[replace(one, kl=1.0) for one in run.rows]), tmp_path / "b")
+    write(record(make_surrogate(), lambda run, generator: 2), tmp_path / "b")
     file = tmp_path / "b" / name
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new, 1))

@@ -28,15 +28,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from papers.minionsrl.scheduler.recordings import BOUNDS, Recording
 from runtime.errors import RunDirectoryError
 from runtime.records.files import parse_json, to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
-from runtime.scheduler.recordings import BOUNDS, Recording
-from runtime.settings.section import Actors, Count, Field, Section, check_tree
 
 VERSION: Final = 2
 WINDOW_ROUNDS: Final = 20
@@ -62,43 +61,6 @@ FORMS: Final[Mapping[str, Callable[[Points], list[Any]]]] = {
     "log_loss": _regressors,
 }
 """Regressors of each quantity."""
-
-
-_Figure = Annotated[float, Field(ge=-1e9, le=1e9)]
-_Figures = Annotated[tuple[_Figure, ...], Field(strict=False)]
-
-
-class _Workload(Section):
-    environment_id: str
-    target_return: _Figure
-    budget_usd: Annotated[float, Field(gt=0, le=1e9)]
-    max_steps: Count | None
-    max_rounds: Count | None
-    fragment_steps: Count
-    actors_min: Actors
-    actors_max: Actors
-
-
-class _Recorded(Section):
-    runs: Count
-    rounds: Count
-    usd: Annotated[float, Field(ge=0, le=1e9)]
-    modelled_s: Annotated[float, Field(ge=0, le=1e15)]
-
-
-class _Tree(Section):
-    """What a surrogate's file holds, so that a damaged one is refused."""
-
-    workload: _Workload
-    coefficients: dict[str, _Figures]
-    noise: dict[str, _Figures]
-    start: Annotated[tuple[_Figure, _Figure], Field(strict=False)]
-    reached_share: _Figure
-    reserve_usd: _Figure
-    reference_s: Annotated[float, Field(gt=0, le=1e15)]
-    window_rounds: Count
-    held_out: dict[str, dict[str, float]]
-    recorded: _Recorded
 
 
 @dataclass(frozen=True)
@@ -144,17 +106,10 @@ class Surrogate:
             tree = parse_json(path.read_bytes())
             if tree.pop("version") != VERSION:
                 raise ValueError("it is of another version of this program")
-            check_tree(_Tree, tree)
             found = cls(**tree)
-            if found.workload["actors_max"] < found.workload["actors_min"]:
-                raise ValueError("its actors_max is below its actors_min")
             sizes = {name: len(form({key: np.zeros(1) for key in _KEYS})) for name, form in FORMS.items()}
             if {name: len(values) for name, values in found.coefficients.items()} != sizes:
                 raise ValueError("its coefficients do not fit its form")
-            if {name: len(values) for name, values in found.noise.items()} != dict.fromkeys(sizes, 1) | {"share": 2}:
-                raise ValueError("its noise does not fit its form")
-            if "r2" not in found.held_out.get("return_gain", {}):
-                raise ValueError("it does not say how well it predicts what a run gains")
             return found
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunDirectoryError(f"{path} is no surrogate: {error}") from None

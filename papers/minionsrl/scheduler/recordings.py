@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +17,6 @@ from runtime.scaler.saved_scheduler import Seen, return_share
 
 BOUNDS: Final = ("actors_min", "actors_max")
 _BROKEN_OFF: Final = ("interrupted", "failed")
-_LARGEST: Final = 1e15
-_LEAST: Final = {"actor_count": 1, "episodes_finished": 0, "actor_billed_s_mean": 0.0, "modelled_learn_s": 0.0,
-                 "modelled_round_s": 0.0, "round_cost_usd": 0.0}
-"""Of a round."""
 
 
 class _BrokenOffError(RunDirectoryError):
@@ -81,12 +77,9 @@ def read_recording(path: Path) -> Recording:
         experiment = load_experiment(files.config_path, is_of_run=True)
         rows = [RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()]
         summary = parse_json(files.summary_path.read_bytes())
-        stop_reason, spent_usd, modelled_s = (summary[key] for key in ("stop_reason", "spent_usd", "modelled_s"))
-        _check({"spent_usd": float(spent_usd), "modelled_s": float(modelled_s)}, {"spent_usd": 0.0, "modelled_s": 0.0},
-               files.summary_path.name)
-        for row in rows:
-            _check(vars(row), _LEAST, f"{files.rounds_path.name}, round {row.round_index}")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, ExperimentError, RunDirectoryError) as error:
+        stop_reason, spent_usd, modelled_s = (
+            summary["stop_reason"], float(summary["spent_usd"]), float(summary["modelled_s"]))
+    except (OSError, ValueError, KeyError, TypeError, ExperimentError, RunDirectoryError) as error:
         raise RunDirectoryError(f"{path} holds no finished run: {error}") from None
     if stop_reason in _BROKEN_OFF:
         raise _BrokenOffError(f"{path} holds no finished run: stop_reason = {stop_reason}")
@@ -98,18 +91,6 @@ def read_recording(path: Path) -> Recording:
         "max_rounds": experiment.stop.max_rounds, "fragment_steps": experiment.actor.fragment_steps,
         "actors_min": experiment.scaler.actors_min, "actors_max": experiment.scaler.actors_max,
     }, stop_reason, spent_usd, modelled_s)
-
-
-def _check(values: Mapping[str, Any], least: Mapping[str, float], where: str) -> None:
-    """Checks figures that sums and logarithms are taken of: a file may be damaged, and another program's.
-
-    Raises:
-        ValueError: One of them is none that a run can have.
-    """
-    for key, value in values.items():
-        low = least.get(key, -_LARGEST)
-        if isinstance(value, int | float) and not low <= value <= _LARGEST:
-            raise ValueError(f"{where}: {key} = {value!r:.80}; allowed: {low:g} to {_LARGEST:g}")
 
 
 def read_recordings(directories: Sequence[Path]) -> list[Recording]:
@@ -125,7 +106,7 @@ def read_recordings(directories: Sequence[Path]) -> list[Recording]:
             with contextlib.suppress(_BrokenOffError):
                 found.append(read_recording(path.parent))
     if not found:
-        raise RunDirectoryError(f"{names}: holds no finished run; `python -m runtime scheduler record` makes some")
+        raise RunDirectoryError(f"{names}: holds no finished run; `python -m papers.minionsrl record` makes some")
     for one in found[1:]:
         if different := [key for key, value in one.workload.items()
                          if value != found[0].workload[key] and key not in BOUNDS]:

@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.errors import CheckpointError, RunError
-from runtime.ports.scaling import RoundView
-from runtime.scaler.minions_settings import MinionsSettings
-from runtime.scaler.saved_scheduler import load_scheduler
-from runtime.scheduler.recordings import read_recording
-from runtime.scheduler.showing import comparison_lines, run_lines, scheduler_lines
-from runtime.scheduler.training import (
+from papers.minionsrl.scheduler.recordings import read_recording
+from papers.minionsrl.scheduler.showing import comparison_lines, run_lines, scheduler_lines
+from papers.minionsrl.scheduler.training import (
     SchedulerLearner,
     compared,
     episode_of,
@@ -26,7 +22,11 @@ from runtime.scheduler.training import (
     train_on_runs,
     train_on_surrogate,
 )
-from tests.scheduler.workloads import make_surrogate, record, write
+from runtime.errors import CheckpointError, RunError
+from runtime.ports.scaling import RoundView
+from runtime.scaler.minions_settings import MinionsSettings
+from runtime.scaler.saved_scheduler import load_scheduler
+from tests.papers.minionsrl.workloads import make_surrogate, record, write
 
 
 def test_rewards_by_hand() -> None:

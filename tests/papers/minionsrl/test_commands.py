@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cli.main import main
+from papers.minionsrl.__main__ import main
 from tests.helpers import rounds
+from tests.papers.minionsrl.workloads import make_surrogate, record, write
 from tests.scaler.schedulers import make_scheduler
-from tests.scheduler.workloads import make_surrogate, record, write
 
 EXPERIMENT = """\
 environment: {id: Pendulum-v1}
@@ -34,21 +34,21 @@ def experiment(tmp_path: Path) -> str:
 
 def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
         experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None) -> None:
-    from runtime.scheduler.training import SchedulerLearner
+    from papers.minionsrl.scheduler.training import SchedulerLearner
 
     begun, tuned = str(tmp_path / "begun.safetensors"), str(tmp_path / "tuned.safetensors")
     SchedulerLearner(2, 6).saved([{"phase": "made up", "usd": 2.0}]).save(Path(begun))
-    assert main(["scheduler", "finetune", begun, experiment, "--episodes", "1", "--out", tuned]) == 0
+    assert main(["finetune", begun, experiment, "--episodes", "1", "--out", tuned]) == 0
     rows = rounds(tmp_path / "tuned.runs" / "episode-0001")
     assert [2 <= row["actor_count"] <= 6 for row in rows] == [True] * 3
     assert all(row["detect_s"] is None for row in rows), "nobody reads the signal, so it is not measured"
     capsys.readouterr()
-    assert main(["scheduler", "show", tuned, "--run", str(tmp_path / "tuned.runs" / "episode-0001")]) == 0
+    assert main(["show", tuned, "--run", str(tmp_path / "tuned.runs" / "episode-0001")]) == 0
     shown = capsys.readouterr().out
     spent = sum(row["round_cost_usd"] for row in rows)
     assert f"all of this cost ${2.0 + spent:.4f}" in shown
     assert "fine-tuned on real runs" in shown
-    assert main(["scheduler", "finetune", begun, experiment, "--set", "scaler.actors_max=5", "--out", tuned]) == 2
+    assert main(["finetune", begun, experiment, "--set", "scaler.actors_max=5", "--out", tuned]) == 2
     assert "the scheduler chooses from 2 to 6 actors" in capsys.readouterr().err
 
 
@@ -58,9 +58,9 @@ def test_recordings_become_a_surrogate_and_that_a_scheduler(
         run = record(make_surrogate(workload={"max_rounds": 12}), lambda _, draws: int(draws.integers(2, 7)), seed)
         write(run, tmp_path / f"run-{seed}")
     surrogate, out = str(tmp_path / "s.json"), str(tmp_path / "a.safetensors")
-    assert main(["scheduler", "fit", str(tmp_path), "--out", surrogate]) == 0
+    assert main(["fit", str(tmp_path), "--out", surrogate]) == 0
     assert "return_gain" in capsys.readouterr().out
-    assert main(["scheduler", "train", surrogate, "--episodes", "1", "--out", out]) == 0
+    assert main(["train", surrogate, "--episodes", "1", "--out", out]) == 0
     assert "went into it (modelled)" in capsys.readouterr().out
 
 
@@ -75,5 +75,5 @@ def test_what_cannot_be_trained_is_refused(experiment: str, tmp_path: Path, caps
             (["show", "nobody"], "scheduler 'nobody' cannot be read"),
             (["record", experiment, "--set", "stop.target_return=null", "--out", "x"], "stop.target_return = null"),
             (["finetune", str(tmp_path / "a.safetensors"), experiment, "--out", "x"], "has no critic")):
-        assert main(["scheduler", *words]) == 2
+        assert main(words) == 2
         assert message in capsys.readouterr().err

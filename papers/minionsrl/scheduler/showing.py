@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from lambda_actor import wire
+from papers.minionsrl.scheduler.recordings import Recording
+from papers.minionsrl.scheduler.surrogate import Surrogate
+from papers.minionsrl.scheduler.training import Episode
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
-from runtime.scheduler.recordings import Recording
-from runtime.scheduler.surrogate import Surrogate
-from runtime.scheduler.training import Episode
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEFT = (1.0, 0.75, 0.5, 0.25, 0.05)

@@ -21,6 +21,8 @@ import numpy as np
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
+from papers.minionsrl.scheduler.recordings import Recording, read_recording
+from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
 from runtime.config.instances import CPU_TYPES
 from runtime.config.schema import AlgorithmSection
 from runtime.cost.prices import PRICES
@@ -30,8 +32,6 @@ from runtime.ports.learning import Batch, State
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
 from runtime.scaler.shipped import SUFFIX
-from runtime.scheduler.recordings import Recording, read_recording
-from runtime.scheduler.surrogate import Surrogate, SurrogateRun
 
 if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo
@@ -146,6 +146,7 @@ class SchedulerLearner:
     Attributes:
         actors_min: Actors of the first output.
         actors_max: Actors of the last one.
+        ppo: What trains it.
         settings: Those of its training, for the scheduler's history.
     """
 
@@ -169,14 +170,14 @@ class SchedulerLearner:
         settings = PpoSettings(
             learning_rate=learning_rate, discount=0.99, clip=0.2, kl_coefficient=0.0, entropy_coefficient=0.01,
             value_coefficient=0.5, minibatch_steps=minibatch_rounds, epochs=epochs, normalize_observations=True)
-        self._ppo: Ppo = Ppo(Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
-                             AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
-                             hidden_sizes=HIDDEN_SIZES, seed=seed)
+        self.ppo: Ppo = Ppo(Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
+                            AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
+                            hidden_sizes=HIDDEN_SIZES, seed=seed)
 
     @property
     def policy(self) -> Policy:
         """What acts now."""
-        return Policy.from_bytes(self._ppo.weights())
+        return Policy.from_bytes(self.ppo.weights())
 
     def update(self, episode: Episode) -> None:
         """Trains on an episode that `policy` has played."""
@@ -185,8 +186,8 @@ class SchedulerLearner:
         count = len(episode.actions)
         ends = np.zeros((count, 1), bool)
         ends[-1] = True
-        self._ppo.update(Batch(
-            policy_versions=np.array([self._ppo.policy_version]), lengths=np.array([count]),
+        self.ppo.update(Batch(
+            policy_versions=np.array([self.ppo.policy_version]), lengths=np.array([count]),
             observations=episode.states[:, None],
             actions=episode.actions[:, None],
             log_probs=policy.log_probs(outputs, episode.actions, np.zeros(count))[:, None],
@@ -195,9 +196,9 @@ class SchedulerLearner:
 
     def saved(self, history: Sequence[Mapping[str, Any]]) -> SavedScheduler:
         """Returns it as a file holds it."""
-        critic = {name.removeprefix("critic."): array for name, array in self._ppo.snapshot().arrays.items()
+        critic = {name.removeprefix("critic."): array for name, array in self.ppo.snapshot().arrays.items()
                   if name.startswith("critic.")}
-        return SavedScheduler(self._ppo.weights(), self.actors_min, critic, tuple(history))
+        return SavedScheduler(self.ppo.weights(), self.actors_min, critic, tuple(history))
 
     def take(self, saved: SavedScheduler) -> None:
         """Goes on from a saved scheduler, with a new optimiser.
@@ -211,7 +212,7 @@ class SchedulerLearner:
         from lambda_actor import wire
 
         fields = wire.decode(saved.weights, wire.Kind.WEIGHTS)
-        state = self._ppo.get_state()
+        state = self.ppo.get_state()
         arrays = dict(state.arrays)
         for index, name in enumerate(("layers.0", "layers.2", "layers.4")):
             for part in ("weight", "bias"):
@@ -223,15 +224,7 @@ class SchedulerLearner:
             raise CheckpointError(f"the scheduler's file has a {other[0]} of another size than this program trains")
         arrays["moments.mean"] = fields["observation_mean"].astype(np.float64)
         arrays["moments.variance"] = np.square(fields["observation_std"].astype(np.float64))
-        self._ppo.set_state(State(arrays, {**state.values, "moments_count": _MOMENTS_WEIGHT}))
-
-    def get_state(self) -> State:
-        """Returns what a resumption needs."""
-        return self._ppo.get_state()
-
-    def set_state(self, state: State) -> None:
-        """Goes on from a state."""
-        self._ppo.set_state(state)
+        self.ppo.set_state(State(arrays, {**state.values, "moments_count": _MOMENTS_WEIGHT}))
 
 
 def fresh_learner(workload: Mapping[str, Any], **options: Any) -> SchedulerLearner:
@@ -319,7 +312,7 @@ def train_on_runs(
         if different := [f"{key} = {there.get(key)!r}, here {value!r}" for key, value in identity.items()
                          if there.get(key) != value]:
             raise RunError(f"{directory}: holds another training ({'; '.join(different)}); name another --out")
-        learner.set_state(State(dict(found.arrays), found.values["learner"]))
+        learner.ppo.set_state(State(dict(found.arrays), found.values["learner"]))
         done = found.round_index
         say(f"going on after episode {done}")
     while done < episodes:
@@ -331,7 +324,7 @@ def train_on_runs(
         reference_s = read_recording(directory / "episode-0001").modelled_s
         episode = episode_of(run, actors_min=learner.actors_min, reference_s=reference_s)
         learner.update(episode)
-        state = learner.get_state()
+        state = learner.ppo.get_state()
         save_checkpoint(checkpoints, Checkpoint(number, state.arrays, {"learner": state.values, "identity": identity}))
         done = number
         say(f"episode {number:4d}: return {episode.rewards.sum():+.3f}, {run.stop_reason}, {len(run.rows)} rounds, "

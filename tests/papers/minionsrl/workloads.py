@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from papers.minionsrl.scheduler.recordings import Recording
+from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
 from runtime.records.files import to_json
-from runtime.scheduler.recordings import Recording
-from runtime.scheduler.surrogate import Surrogate, SurrogateRun
 from tests.helpers import SMALL_EXPERIMENT
 from tests.scaler.rows import row
 

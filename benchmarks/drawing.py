@@ -1,4 +1,4 @@
-"""How the papers' pictures look."""
+"""How the pictures of benchmarks and papers look."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def dots(axes: Any, places: Sequence[float], estimates: Sequence[Mapping[str, An
     axes.plot(places, [one["interquartile_mean"] for one in estimates], style.pop("fmt", "o"), **style)
 
 
-def saved(figure: Any, path: Path, dpi: int = 100) -> None:
+def saved(figure: Any, path: Path, dpi: int = 100, **options: Any) -> None:
     """Without the upper and the right line of its panels."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=dpi)
+    figure.savefig(path, dpi=dpi, **options)
     pyplot.close(figure)
