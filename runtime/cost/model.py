@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection, LearnerSection
@@ -133,7 +132,7 @@ def learner_function_prices(
         writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.chosen.functions_at_once
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
-        replace(prices, request_usd=prices.request_usd + bucket_usd), cache_kind="none",
+        prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}), cache_kind="none",
         memory_mib=function.memory_mib, architecture=architecture, timeout_s=function.timeout_s, traffic_bytes_max=0)
 
 
@@ -303,6 +302,7 @@ class ClusterCostModel(CostModel):
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     """Returns the prices of work on what is paid for anyway: nothing beside it."""
-    free = replace(prices, functions={actor.architecture: LambdaPrices(0.0, 0.0, 0.0)}, request_usd=0.0)
+    nothing = LambdaPrices.model_construct(**dict.fromkeys(LambdaPrices.model_fields, 0.0))
+    free = prices.model_copy(update={"functions": {actor.architecture: nothing}, "request_usd": 0.0})
     return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,
                           timeout_s=actor.timeout_s, traffic_bytes_max=0)

@@ -37,7 +37,7 @@ from runtime.errors import RunDirectoryError
 from runtime.records.files import to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
 from runtime.scheduler.recordings import BOUNDS, Recording
-from runtime.settings.section import Actors, Count, Field, Section, check_tree
+from runtime.settings.section import Actors, Count, Field, Section, read_tree
 
 VERSION: Final = 2
 WINDOW_ROUNDS: Final = 20
@@ -145,7 +145,7 @@ class Surrogate:
             tree = json.loads(path.read_bytes())
             if tree.pop("version") != VERSION:
                 raise ValueError("it is of another version of this program")
-            check_tree(_Tree, tree)
+            read_tree(_Tree, tree)
             found = cls(**tree)
             if found.workload["actors_max"] < found.workload["actors_min"]:
                 raise ValueError("its actors_max is below its actors_min")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import pydantic
 from pydantic import Field as Field
 
+S = TypeVar("S", bound="Section")
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -52,14 +53,14 @@ def _types(annotation: Any) -> set[Any]:
     return {annotation}.union(*map(_types, get_args(annotation)))
 
 
-def check_tree(section: type[Section], tree: Any) -> None:
-    """Checks that a tree is such a section, as files need it that are no experiments.
+def read_tree(section: type[S], tree: Any) -> S:
+    """Returns the section that a tree describes, as files need it that are no experiments.
 
     Raises:
-        ValueError: It is none; names the first wrong field and its value.
+        ValueError: It is none; names the first wrong field, its value and what is wrong with it.
     """
     try:
-        section.model_validate(tree)
+        return section.model_validate(tree)
     except pydantic.ValidationError as error:
         problem = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r:.80}: {problem['msg']}") from None

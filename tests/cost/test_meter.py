@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import random
@@ -28,7 +27,10 @@ from tests.helpers import cost_model
 PLAIN = PriceTable(
     source="a test",
     region="nowhere-1", as_of="2026-01-01",
-    functions={"x86_64": LambdaPrices(0.008, 0.001, 0.004), "arm64": LambdaPrices(0.006, 0.0008, 0.003)},
+    functions={"x86_64": LambdaPrices(
+                   on_demand_usd=0.008, provisioned_capacity_usd=0.001, provisioned_duration_usd=0.004),
+               "arm64": LambdaPrices(
+                   on_demand_usd=0.006, provisioned_capacity_usd=0.0008, provisioned_duration_usd=0.003)},
     request_usd=0.5, instance_hour_usd={"small": 36.0, "large": 72.0},
     serverless_cache_gib_hour_usd=3600.0, serverless_cache_gib_min=0.25, serverless_cache_ecpu_usd=0.0625,
     cache_node_hour_usd=7200.0, volume_gib_month_usd=730.0, public_ipv4_hour_usd=360.0, put_usd=0.25)
@@ -101,7 +103,7 @@ def test_traffic_is_paid_by_the_kib_with_a_serverless_cache(kind: str, price: fl
 @pytest.mark.parametrize(("kind", "usd_per_gb"), [
     ("serverless", 0.0), ("node", 0.04), ("learner", 0.02), ("none", 0.0)])
 def test_bytes_that_pass_between_zones_are_paid_at_both_ends(kind: str, usd_per_gb: float):
-    free = dataclasses.replace(PLAIN, serverless_cache_ecpu_usd=0.0)
+    free = PLAIN.model_copy(update={"serverless_cache_ecpu_usd": 0.0})
     actor = model(free, cache={"kind": kind}).roles[ACTOR]
     still, moved = (actor.usd(is_provisioned=False, billed_s=0.0, traffic_bytes=size) for size in (0, 10**12))
     assert moved - still == pytest.approx(1000 * usd_per_gb)
