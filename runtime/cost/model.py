@@ -99,18 +99,15 @@ class FunctionPrices:
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
                 + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
-    def worst_case_usd(
-        self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX, bytes_less: int = 0
-    ) -> float:
+    def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
         """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed.
 
         Args:
             limit_s: A shorter time-out.
             init_s: The longest cold start.
-            bytes_less: So much less traffic than the most that there may be.
         """
-        return self.usd(is_provisioned=False, traffic_bytes=max(0, self.traffic_bytes_max - bytes_less),
-                        billed_s=min(self.timeout_s, limit_s) + init_s)
+        return self.usd(is_provisioned=False, billed_s=min(self.timeout_s, limit_s) + init_s,
+                        traffic_bytes=self.traffic_bytes_max)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
@@ -302,7 +299,8 @@ class ClusterCostModel(CostModel):
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     """Returns the prices of work on what is paid for anyway: nothing beside it."""
-    nothing = LambdaPrices.model_construct(**dict.fromkeys(LambdaPrices.model_fields, 0.0))
+    nothing = LambdaPrices.model_construct(
+        on_demand_usd=0.0, provisioned_capacity_usd=0.0, provisioned_duration_usd=0.0)
     free = prices.model_copy(update={"functions": {actor.architecture: nothing}, "request_usd": 0.0})
     return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,
                           timeout_s=actor.timeout_s, traffic_bytes_max=0)

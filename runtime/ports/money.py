@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 from runtime.settings.section import Field, Section
 
@@ -76,15 +76,12 @@ class Limits:
         collect_s: A round's actors, together.
         update_s: Detection, update and evaluation, together.
         factor: So many times what the phases took lately; 0 if they are as the experiment says.
-        episode_bytes: The most bytes of an open episode that an actor takes and leaves; None for the most that any may
-            have.
     """
 
     actor_s: float
     collect_s: float
     update_s: float
     factor: float = 0.0
-    episode_bytes: int | None = None
 
     @property
     def is_tightened(self) -> bool:
@@ -189,7 +186,7 @@ class PriceTable(Section):
     region: _Text
     as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     source: _Text
-    functions: Annotated[Mapping[Literal["x86_64", "arm64"], LambdaPrices], Field(min_length=1)]
+    functions: Annotated[Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices], Field(min_length=1)]
     request_usd: Price
     instance_hour_usd: Mapping[str, Price]
     serverless_cache_gib_hour_usd: Price

@@ -655,16 +655,6 @@ def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot
         assert meter.reserved_usd - before_usd == pytest.approx(seconds * 0.008 + 0.5)
 
 
-def test_smaller_episodes_are_reserved_once_in_and_once_out():
-    mib, cache = 2**20, {"kind": "serverless"}
-    meter = Meter(cost_model(experiment(cache=cache), PLAIN, traffic_bytes_max=2 * mib + TRAFFIC_MAX), Budget(1e6))
-    assert meter.open_standing(Limits(2.0, 3.0, 4.0, factor=1.5, episode_bytes=1024))
-    before_usd = meter.reserved_usd
-    assert add(meter, [0])
-    # 10,000 bytes are 10 KiB begun.
-    assert meter.reserved_usd - before_usd == pytest.approx(12 * 0.008 + 0.5 + (10 + 2) * 0.0625)
-
-
 # Other roles
 
 GRADIENT = "gradient"

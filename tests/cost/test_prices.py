@@ -93,7 +93,7 @@ def test_a_missing_price_of_a_function_is_named() -> None:
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"get_usd": 1.0}, "get_usd = 1.0: Extra inputs are not permitted"),
-    ({"functions": {"riscv": {}}}, "functions.riscv.[key] = 'riscv': Input should be 'x86_64' or 'arm64'"),
+    ({"functions": {"riscv": {}}}, "functions.riscv.[key] = 'riscv': String should match pattern '^(x86_64|arm64)$'"),
     ({"functions": {}}, "functions = {}: Dictionary should have at least 1 item"),
     ({"functions": []}, "functions = []: Input should be a valid dictionary"),
     ({"functions": {"arm64": 1}}, "functions.arm64 = 1: Input should be a valid dictionary"),
