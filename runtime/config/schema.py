@@ -405,15 +405,20 @@ class Experiment(Section):
         It lacks what a run never reads, such as the settings of other algorithms than its own, and the password that
         ``cache.url`` may hold.
         """
-        from runtime.config.shown import whole_tree
-
-        return yaml_text.dump(whole_tree(self))
+        return self._yaml()
 
     def given_yaml(self) -> str:
         """Returns as YAML what the file and the command line give, where that is no default and something reads it."""
-        from runtime.config.shown import given_tree
+        return self._yaml(exclude_unset=True, exclude_defaults=True)
 
-        return yaml_text.dump(given_tree(self))
+    def _yaml(self, **choice: Any) -> str:
+        """Returns as YAML what `model_dump` chooses and something reads, without a password."""
+        from lambda_actor.cache import redacted
+
+        tree = self.model_dump(mode="json", **choice)
+        if url := tree.get("cache", {}).get("url"):
+            tree["cache"]["url"] = redacted(url)
+        return yaml_text.dump(without_keys(tree, (key for found in unused(self) for key in found.keys)))
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:

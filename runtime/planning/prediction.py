@@ -242,8 +242,8 @@ def rounds_of(
     """
     units, learner = sample.units, experiment.learner
     times = make_times(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
-    speed = instance_speed(instance_type) if learner.has_instance else lambda_speed(
-        learner.function.coordinator_memory_mib, experiment.actor.architecture)
+    speed = (instance_speed(instance_type) if learner.has_instance else
+             lambda_speed(learner.function.coordinator_memory_mib))
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     # As many whole fragments as a run with stop.max_steps has; its last round may have fewer actors.
     fragments = max(1, steps // steps_each)
@@ -255,7 +255,7 @@ def rounds_of(
     replayed = longest / 4 if experiment.environment.replay else 0.0
     fragment_s = units["invocation_s"] + (steps_each + replayed) * units["step_s"]
     if parallel_speed is None:
-        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
+        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib)
         collect_s = INVOKE_S + actor_s
     else:
         actor_s = fragment_s / (speed * parallel_speed)
@@ -293,7 +293,7 @@ def predict(
                        parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None)
     cold_s = 0.0
     if not is_local and not provisioned:
-        cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
+        cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib)
     actors_s = seeds * rounds.count * rounds.collect_s + cold_s
     learner_s = seeds * (rounds.count * rounds.learner_s + rounds.function_init_s)
     if not has_instance:
