@@ -278,7 +278,7 @@ def main() -> None:
     from benchmarks.provenance import commit_of
     from runtime.backends.cache_server import EmbeddedServer
 
-    with closing(EmbeddedServer(256)) as server:
+    with closing(EmbeddedServer()) as server:
         print(json.dumps({
             "command": "python benchmarks/sampling.py " + " ".join(given.ids), "commit": commit_of(),
             "date": time.strftime("%Y-%m-%d"), "hardware": f"{os.cpu_count()} cores, {platform.machine()}",

@@ -218,7 +218,7 @@ def _find_server(
     if experiment.cache.url:
         return experiment.cache.url
     with shield():
-        server = EmbeddedServer(experiment.cache.memory_mib)
+        server = EmbeddedServer()
         stack.callback(server.close)
     return server.url
 

@@ -44,8 +44,6 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
         kinds_of = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
         yield Unused(["algorithm.round_steps", "algorithm.staleness_max"], ["algorithm.kind", "algorithm.rounds"],
                      f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have")
-    else:
-        yield Unused(["fleet.quorum"], ["algorithm.kind", "algorithm.rounds"], "algorithm.rounds = synchronous")
     yield from algorithm.chosen.unused(f"algorithm.{algorithm.chosen_key}.")
     yield from learner.unused(f"learner.{UPDATERS.key(experiment.learner.kind)}.")
     unread = experiment.fleet.chosen.unread
@@ -54,9 +52,7 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     if learner.unread and not set(unread) & set(learner.unread):
         yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
     if cache.kind == "none":
-        yield Unused(["cache.url", "cache.memory_mib"], ["cache.kind"], "cache.kind = serverless | node | learner")
-    elif cache.url is not None:
-        yield Unused(["cache.memory_mib"], ["cache.url"], "cache.url = null")
+        yield Unused(["cache.url"], ["cache.kind"], "cache.kind = serverless | node | learner")
 
 
 def unread_paths(settings: Mapping[str, Any]) -> list[str]:

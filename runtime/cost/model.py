@@ -23,6 +23,8 @@ INIT_SECONDS_MAX = 10.0
 """Lambda ends a start-up that takes longer."""
 PROVISIONED_BLOCK_S = 300
 """Provisioned capacity is paid for in blocks of so many seconds."""
+VOLUME_GIB = 100
+"""Size of a learner's gp3 volume. Amazon's machine images for containers need 30, an image with CUDA 7."""
 UPLOAD_INTERVAL_S = 10.0
 """A deployed learner copies its files to the bucket this often at most."""
 REQUESTS_PER_UPLOAD = 12
@@ -172,7 +174,7 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
+        self._prices, self._cache_kind = prices, cache_kind
         self._has_instance = learner.has_instance
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
@@ -219,8 +221,7 @@ class CostModel:
         prices = self._prices
         if not self._has_instance:
             return seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
-        hourly = (prices.volume_gib_month_usd * self._volume_gib / HOURS_PER_MONTH
-                  + prices.public_ipv4_hour_usd)
+        hourly = (prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH + prices.public_ipv4_hour_usd)
         return seconds / 3600 * hourly
 
     def cache_usd(self, seconds: float) -> float:

@@ -12,6 +12,7 @@ import yaml
 
 from runtime.config import yaml_text
 from runtime.config.loading import experiment_from_tree, load_experiment, self_contained
+from runtime.config.schema import REMOVED
 from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,3 +167,15 @@ def test_so_is_one_of_an_override_and_the_largest_is_not(tmp_path: Path) -> None
     assert load_experiment(path).environment.kwargs == {"a": 2**64 - 1, "b": -2**63}
     with pytest.raises(ExperimentError, match="--set environment.kwargs.a=0x1f+: the value = a whole number of more"):
         load_experiment(path, [f"environment.kwargs.a=0x1{'f' * 16}"])
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_key_of_earlier_versions_goes_on_with_the_value_that_counts_now_and_is_refused_with_another(
+    tmp_path: Path, key: str
+) -> None:
+    section, _, name = key.partition(".")
+    value, told = REMOVED[key]
+    path = files(tmp_path, old=f"{BASE}{section}: {{{name}: {value}}}\n", other=f"{BASE}{section}: {{{name}: 7}}\n",
+                 plain=BASE)
+    assert load_experiment(path).resolved().identity == load_experiment(tmp_path / "plain.yaml").resolved().identity
+    assert f"{key} is not a known key any more; {told}; leave it out" in refusal(tmp_path / "other.yaml")

@@ -119,7 +119,6 @@ def test_nitros_scaler_has_the_papers_defaults():
     assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
     assert (experiment.detector.objective, experiment.actor.memory_mib, experiment.actor.timeout_s) == (
         "log_prob", 1024, 60)
-    assert experiment.fleet.quorum == 0.95
     assert experiment.environment.truncate_at_fragment is False
     assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
 
@@ -610,9 +609,9 @@ def test_resolving_keeps_what_was_given():
 
 CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
-    "fleet.quorum fleet.round_deadline_s fleet.attempts fleet.failures_max cache.kind cache.url cache.memory_mib "
+    "fleet.round_deadline_s cache.kind cache.url "
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
-    "learner.volume_gib learner.device learner.processes learner.kind learner.stellaris.place "
+    "learner.device learner.processes learner.kind learner.stellaris.place "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
     "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
     "fleet.ray.node_usd_per_hour".split())

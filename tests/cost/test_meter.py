@@ -33,7 +33,7 @@ PLAIN = PriceTable(
                    on_demand_usd=0.006, provisioned_capacity_usd=0.0008, provisioned_duration_usd=0.003)},
     request_usd=0.5, instance_hour_usd={"small": 36.0, "large": 72.0},
     serverless_cache_gib_hour_usd=3600.0, serverless_cache_gib_min=0.25, serverless_cache_ecpu_usd=0.0625,
-    cache_node_hour_usd=7200.0, volume_gib_month_usd=730.0, public_ipv4_hour_usd=360.0, put_usd=0.25)
+    cache_node_hour_usd=7200.0, volume_gib_month_usd=7.30, public_ipv4_hour_usd=360.0, put_usd=0.25)
 """Prices with which every sum can be done in one's head."""
 TRAFFIC_MAX = 10_000
 
@@ -42,7 +42,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
     tree: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
                             "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 8},
                             "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
-                            "learner": {"instance_types": ["small"], "volume_gib": 1, "update_timeout_s": 40},
+                            "learner": {"instance_types": ["small"], "update_timeout_s": 40},
                             "fleet": {"round_deadline_s": 80}, "cache": {"kind": "learner"}}
     return experiment_from_tree(sections, base=tree, source="test").resolved()
 
@@ -174,9 +174,9 @@ def test_the_learner_is_paid_at_the_rate_of_its_type_where_that_is_known():
 
 @pytest.mark.parametrize(("kind", "hourly"), [("serverless", 900.0), ("node", 7200.0), ("learner", 0.0)])
 def test_cache_volume_and_address_are_paid_by_the_second(kind: str, hourly: float):
-    cost = model(cache={"kind": kind}, learner={"volume_gib": 20})
+    cost = model(cache={"kind": kind})
     assert cost.cache_usd(1800.0) == pytest.approx(hourly / 2)
-    assert cost.infrastructure_usd(1800.0) == pytest.approx((hourly + 20 * 1.0 + 360.0) / 2)
+    assert cost.infrastructure_usd(1800.0) == pytest.approx((hourly + 1.0 + 360.0) / 2)
 
 
 def test_uploads_are_twelve_requests_every_ten_seconds_and_cloudwatch_is_paid_by_the_hour():

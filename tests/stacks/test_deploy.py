@@ -36,12 +36,12 @@ FILE = """\
 environment: {id: Hopper-v5}
 scaler: {kind: nitro, actors_min: 4, actors_max: 40}
 actor: {memory_mib: 512, timeout_s: 30, provisioned: 10}
-learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2, volume_gib: 146}
+learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2}
 cache: {kind: node}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
 WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
-LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
+LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
 START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
