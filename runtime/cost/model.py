@@ -157,6 +157,7 @@ class CostModel:
         instance_type: str | None = None,
         waves: int = 1,
         roles: Mapping[str, FunctionPrices] | None = None,
+        watched_usd_per_hour: float = WATCHED_USD_PER_HOUR,
     ) -> None:
         """Takes the prices of an experiment's parts.
 
@@ -170,12 +171,13 @@ class CostModel:
             instance_type: Of the learner; the first of ``learner.instance_types`` if it is not known.
             waves: A round's deadline is so many times longer, because not all its actors can run at once.
             roles: Prices of work of other roles than the actor's.
+            watched_usd_per_hour: What CloudWatch and the images cost.
 
         Raises:
             ExperimentError: The instance type has no price.
         """
         self._prices, self._cache_kind = prices, cache_kind
-        self._has_instance = learner.has_instance
+        self._has_instance, self._watched_usd_per_hour = learner.has_instance, watched_usd_per_hour
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
@@ -241,7 +243,7 @@ class CostModel:
     def kept_usd(self, seconds: float) -> float:
         """Requests to the bucket (see `runtime.backends.aws.results_bucket`), what CloudWatch keeps, and the images."""
         return (seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
-                + seconds / 3600 * WATCHED_USD_PER_HOUR)
+                + seconds / 3600 * self._watched_usd_per_hour)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity of all roles for so many blocks of five minutes."""
@@ -253,49 +255,32 @@ class CostModel:
         return self.limits.round_s
 
 
-class ClusterCostModel(CostModel):
-    """Prices of a cluster that stands anyway: its nodes by the hour, with the loop, the learner and the actors."""
+def cluster_cost_model(
+    actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int, round_deadline_s: float,
+    waves: int = 1,
+) -> CostModel:
+    """Makes the prices of a cluster that stands anyway: its nodes by the hour, with all that runs on them.
 
-    def __init__(self, actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
-                 round_deadline_s: float, waves: int = 1) -> None:
-        """Takes the prices of a cluster.
+    Disks and addresses are part of a node's price, and the run is kept in its directory.
 
-        Args:
-            actor: ``actor`` of the experiment.
-            learner: ``learner`` of the experiment.
-            prices: A node has that of the first of ``learner.instance_types``.
-            nodes: How many are paid for.
-            round_deadline_s: ``fleet.round_deadline_s``, resolved.
-            waves: A round's deadline is so many times longer, because not all its actors can run at once.
+    Args:
+        actor: ``actor`` of the experiment.
+        learner: ``learner`` of the experiment.
+        prices: A node has that of the first of ``learner.instance_types``.
+        nodes: How many are paid for.
+        round_deadline_s: ``fleet.round_deadline_s``, resolved.
+        waves: A round's deadline is so many times longer, because not all its actors can run at once.
 
-        Raises:
-            ExperimentError: The instance type has no price.
-        """
-        free = free_prices(prices, actor)
-        super().__init__(actor, learner.model_copy(update={"kind": "instance"}), prices, cache_kind="none",
-                         round_deadline_s=round_deadline_s, traffic_bytes_max=0, waves=waves,
-                         roles={ACTOR: free, LEARNER: free})
-        self._nodes = nodes
-
-    def learner_usd(self, seconds: float) -> float:
-        """All nodes, on one of which the loop runs."""
-        return self._nodes * super().learner_usd(seconds)
-
-    def predecessor_usd(self, seconds: float) -> float:
-        """All nodes: they are all the same."""
-        return self.learner_usd(seconds)
-
-    def infrastructure_usd(self, seconds: float) -> float:
-        """Nothing: disks and addresses are part of a node's price."""
-        return 0.0
-
-    def attached_usd(self, seconds: float) -> float:
-        """Nothing, as `infrastructure_usd`."""
-        return 0.0
-
-    def kept_usd(self, seconds: float) -> float:
-        """Nothing: the run is kept in its directory."""
-        return 0.0
+    Raises:
+        ExperimentError: The instance type has no price.
+    """
+    free = free_prices(prices, actor)
+    nodes_only = prices.model_copy(update={
+        "instance_hour_usd": {name: nodes * usd for name, usd in prices.instance_hour_usd.items()},
+        "volume_gib_month_usd": 0.0, "public_ipv4_hour_usd": 0.0, "put_usd": 0.0})
+    one_type = learner.model_copy(update={"kind": "instance", "instance_types": learner.instance_types[:1]})
+    return CostModel(actor, one_type, nodes_only, cache_kind="none", round_deadline_s=round_deadline_s,
+                     traffic_bytes_max=0, waves=waves, roles={ACTOR: free, LEARNER: free}, watched_usd_per_hour=0.0)
 
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
