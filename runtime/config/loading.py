@@ -281,10 +281,7 @@ def _merged(layers: Sequence[_Layer]) -> Tree:
         if environment is not None and before is not None and environment != before:
             tree = dict(tree)
             _forget_target(tree)
-        try:
-            tree = _over(tree, layer.tree)
-        except RecursionError:
-            raise ExperimentError(f"{layer.path}: contains itself") from None
+        tree = _over(tree, layer.tree)
     return without_keys(tree, [key for key, (value, _) in REMOVED.items()
                                if _value_at(tree, *key.split(".")) == value])
 

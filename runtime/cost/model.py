@@ -201,11 +201,6 @@ class CostModel:
                 prices, learner, architecture=actor.architecture)}),
             **(roles or {})}
 
-    @property
-    def actor_worst_case_usd(self) -> float:
-        """Most that one actor can cost."""
-        return self.roles[ACTOR].worst_case_usd()
-
     def learner_usd(self, seconds: float) -> float:
         """The instance alone, or the function that runs the loop."""
         return seconds * self._loop_s_usd
@@ -248,11 +243,6 @@ class CostModel:
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity of all roles for so many blocks of five minutes."""
         return sum(role.provisioned_usd(blocks) for role in self.roles.values())
-
-    @property
-    def round_seconds_max(self) -> float:
-        """Longest that a round may take, evaluation included."""
-        return self.limits.round_s
 
 
 def cluster_cost_model(

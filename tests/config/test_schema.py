@@ -449,17 +449,6 @@ def test_yaml_that_no_experiment_can_hold_is_refused_without_a_traceback(tmp_pat
         load_refusal(tmp_path, MINIMAL_YAML + text)
 
 
-def test_merge_keys_work(tmp_path: Path):
-    text = MINIMAL_YAML + "stop: &limits {max_rounds: 3}\nevaluation:\n  <<: {episodes: 2}\n  every_rounds: 1\n"
-    assert load_experiment(written(tmp_path, text)).evaluation.episodes == 2
-
-
-def test_a_key_may_stand_beside_a_merge_key_that_brings_it_too(tmp_path: Path):
-    text = ("environment: {id: CartPole-v1, kwargs: {a: {b: &b {<<: {x: 1}, x: 2}}, c: {<<: *b}}}\n"
-            "budget: {usd: 1.0}\n")
-    assert load_experiment(written(tmp_path, text)).environment.kwargs == {"a": {"b": {"x": 2}}, "c": {"x": 2}}
-
-
 def test_a_directory_is_refused(tmp_path: Path):
     with pytest.raises(ExperimentError, match="directory") as caught:
         load_experiment(tmp_path)

@@ -116,7 +116,7 @@ def test_the_worst_case_is_on_demand_after_the_longest_cold_start(provisioned: i
     cost = model(actor={"provisioned": provisioned, "architecture": architecture, "memory_mib": 2048},
                  cache={"kind": "serverless"})
     # 10,000 bytes are 10 KiB begun.
-    assert cost.actor_worst_case_usd == pytest.approx((60 + 10) * 2 * rate + 0.5 + 10 * 0.0625)
+    assert cost.roles[ACTOR].worst_case_usd() == pytest.approx((60 + 10) * 2 * rate + 0.5 + 10 * 0.0625)
 
 
 def test_the_price_table_as_shipped():
@@ -195,7 +195,7 @@ def test_provisioned_capacity_is_paid_by_the_five_minutes(architecture: str, rat
 
 @pytest.mark.parametrize(("waves", "seconds"), [(1, 120), (3, 280)])
 def test_a_round_can_last_as_long_as_its_deadlines_and_its_update(waves: int, seconds: int):
-    assert cost_model(experiment(), PLAIN, waves=waves).round_seconds_max == seconds
+    assert cost_model(experiment(), PLAIN, waves=waves).limits.round_s == seconds
 
 
 @pytest.mark.parametrize("instance_type", ["g99.huge", "Small", ""])

@@ -29,7 +29,7 @@ from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import Usage, Work
+from runtime.ports.money import ACTOR, Usage, Work
 from runtime.ports.scaling import Curvature
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
@@ -968,7 +968,7 @@ def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
             left -= 1
             if left == 0 and error is Killed:
                 rig.killed_usd = (rig.meter.spent_usd + rig.meter.reserved_usd if name != "save_ledger" else
-                                  rig.meter.spent_usd + rig.fleet.open_count * rig.model.actor_worst_case_usd)
+                                  rig.meter.spent_usd + rig.fleet.open_count * rig.model.roles[ACTOR].worst_case_usd())
             if left == 0 or (left < 0 and error is Killed):
                 raise error
             return real(*arguments, **named)
