@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
@@ -25,6 +25,7 @@ from runtime.ports.money import WorkTimes
 from runtime.ports.scaling import GradientNoise
 from runtime.records.files import from_json, read_regular, to_json, write_atomically
 from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
+from runtime.settings.section import Field, Section, read_tree
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -56,8 +57,6 @@ _LOOP_REQUESTS: Final = 2
 """The loop writes the batch, and reads the result; before gradients, samples and a policy. For each gradient it reads
 that, and writes the next policy."""
 _EPISODE_STEPS: Final = 1000
-_SECONDS_MAX: Final = 86_400
-"""Of a unit: as `learner.update_timeout_s`."""
 MEASURED: Final = "measured on this machine"
 LAMBDA_SPEED: Final = 0.68
 """Of one vCPU of AWS Lambda, x86_64 or arm64. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
@@ -129,6 +128,13 @@ def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:
     return min(INIT_SECONDS_MAX, units["init_s"] / lambda_speed(experiment.actor.memory_mib))
 
 
+class _Kept(Section):
+    """The file that keeps a run's rates; a unit takes no longer than ``learner.update_timeout_s`` may be."""
+
+    source: str
+    units: Mapping[Annotated[str, Field(pattern=f"^({'|'.join(UNITS)})$")], Annotated[float, Field(ge=0, le=86_400)]]
+
+
 class Rates:
     """Seconds of each unit of a run's work; what is not known is measured when it comes up first, and kept.
 
@@ -164,17 +170,10 @@ class Rates:
 
     def _load(self, path: Path) -> None:
         try:
-            found = from_json(read_regular(path))
-            source, units = found["source"], found["units"]
-            if not isinstance(source, str):
-                raise ValueError("source is no text")
-            for unit, seconds in units.items():
-                if unit not in UNITS or type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX:
-                    raise ValueError(f"{unit} = {seconds}; allowed: {' | '.join(UNITS)}, each from 0 to "
-                                     f"{_SECONDS_MAX:,} seconds")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            found = read_tree(_Kept, from_json(read_regular(path)))
+        except (OSError, ValueError) as error:
             raise RunDirectoryError(f"{path} does not hold the rates of a bill: {error}") from None
-        self.source, self.units = source, units
+        self.source, self.units = found.source, dict(found.units)
 
 
 class ModelledTimes(WorkTimes):

@@ -63,4 +63,5 @@ def read_tree(section: type[S], tree: Any) -> S:
         return section.model_validate(tree)
     except pydantic.ValidationError as error:
         problem = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, problem['loc']))} = {problem['input']!r:.80}: {problem['msg']}") from None
+        name = ".".join(map(str, problem["loc"])) or "it"
+        raise ValueError(f"{name} = {problem['input']!r:.80}: {problem['msg']}") from None
