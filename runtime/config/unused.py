@@ -7,7 +7,7 @@ from below. What a kind reads follows from its settings: which keys they have, a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runtime.settings.algorithm import ALGORITHMS
@@ -53,22 +53,6 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
         yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
     if cache.kind == "none":
         yield Unused(["cache.url"], ["cache.kind"], "cache.kind = serverless | node | learner")
-
-
-def unread_paths(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the sections and keys that nothing reads, as other kinds are chosen than theirs.
-
-    Args:
-        settings: By dotted path; where a kind is not there, or not known, everything counts as read.
-    """
-    found = [f"{kinds.section}.{section}" for kinds in _NESTED
-             if (kind := settings.get(f"{kinds.section}.kind")) in kinds.settings
-             for section in _of_other_kinds(kinds, kind)]
-    if settings.get("algorithm.rounds") == "synchronous":
-        found += ["algorithm.round_steps", "algorithm.staleness_max"]
-    if (scaler := settings.get("scaler.kind")) in SCALERS.settings:
-        found += [key for one in _of_other_scalers(scaler) for key in one.keys]
-    return found
 
 
 def is_set(experiment: Experiment, key: str) -> bool:

@@ -11,7 +11,6 @@ import yaml
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
-from runtime.config.unused import unread_paths
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
 
@@ -55,8 +54,3 @@ def test_what_was_given_is_told_from_defaults_and_from_what_is_filled_in() -> No
         "learner": {"instance_types": ["c7i.xlarge"]}}
     other = experiment.model_copy(update={"seed": 4})
     assert yaml.safe_load(other.given_yaml())["seed"] == 4
-
-
-def test_of_kinds_that_are_not_known_everything_is_read() -> None:
-    assert unread_paths({}) == []
-    assert unread_paths({"algorithm.kind": "mine", "scaler.kind": "mine", "learner.kind": "mine"}) == []
