@@ -21,13 +21,12 @@ from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
 from runtime.cost.rates import FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
-from runtime.cost.sizes import check_sizes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.ports.money import ACTOR, LEARNER, PriceTable
 from runtime.training.costs import make_cost_model
-from runtime.training.preflight import with_episodes
+from runtime.training.preflight import fit
 
 INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""
@@ -193,10 +192,7 @@ def predict_all(
         try:
             experiment = experiment_from_tree(
                 _tree(way.changes), base=tree, source=way.name).resolved(is_deployed=True)
-            fitted = with_episodes(
-                experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
-            check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.architecture,
-                        fragment_steps=fitted.actor.fragment_steps, cache_kind=fitted.cache.kind)
+            fitted = fit(experiment, environment)
         except ExperimentError:
             if not way.changes:
                 raise
