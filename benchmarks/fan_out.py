@@ -149,7 +149,7 @@ def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -
 def rounds(actors: int) -> dict[str, float]:
     from runtime.backends.cache_server import EmbeddedServer
 
-    with closing(EmbeddedServer(1024)) as server, stand_in(__file__, server.url):
+    with closing(EmbeddedServer()) as server, stand_in(__file__, server.url):
         return measure(actors, server.url)
 
 

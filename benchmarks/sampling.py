@@ -278,7 +278,7 @@ def main() -> None:
     from benchmarks.provenance import origin
     from runtime.backends.cache_server import EmbeddedServer
 
-    with closing(EmbeddedServer(256)) as server:
+    with closing(EmbeddedServer()) as server:
         print(json.dumps({
             **origin("python benchmarks/sampling.py " + " ".join(given.ids)),
             "versions": {"python": platform.python_version(), "numpy": np.__version__,

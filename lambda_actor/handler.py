@@ -29,7 +29,7 @@ from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.replay import REPLAYS, ReplayedEnvironment
-from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
+from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 
 STOP_FIELDS: dict[str, type] = {
     "run_id": str,
@@ -58,12 +58,11 @@ EVENT_FIELDS: dict[str, type] = {
 }
 """What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
 ``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`).
-It may also carry ``episode_bytes_max``, if fewer bytes of an open episode are paid for than `EPISODE_BYTES_MAX`, and
-``environment_options``, as may a ``prewarm`` event, if the environment is made with any (`lambda_actor.making`),
-``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`), and ``drop_unfinished``, if the
-steps of an episode that the fragment's end cuts are left out, because no actor can continue it."""
-_OPTIONAL_FIELDS: dict[str, type] = {
-    "episode_bytes_max": int, "environment_options": dict, "replay": str, "drop_unfinished": bool}
+It may also carry ``environment_options``, as may a ``prewarm`` event, if the environment is made with any
+(`lambda_actor.making`), ``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`), and
+``drop_unfinished``, if the steps of an episode that the fragment's end cuts are left out, because no actor can continue
+it."""
+_OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
@@ -240,7 +239,7 @@ def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str,
         event: What asked for the fragment; see `EVENT_FIELDS`.
     """
     return {
-        **fragment.fields(episode_bytes_max=event.get("episode_bytes_max", EPISODE_BYTES_MAX)),
+        **fragment.fields(),
         "invocation_id": wire.text_field(event["invocation_id"]),
         "round_index": np.array(event["round_index"], np.int64),
         "slot": np.array(event["slot"], np.int64),

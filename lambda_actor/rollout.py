@@ -129,11 +129,8 @@ class Fragment:
         """Of the message that it travels in."""
         return wire.Kind.TRAJECTORY if self.frames is None else wire.Kind.FRAME_TRAJECTORY
 
-    def fields(self, *, episode_bytes_max: int = EPISODE_BYTES_MAX) -> dict[str, np.ndarray]:
+    def fields(self) -> dict[str, np.ndarray]:
         """What such a message says of it.
-
-        Args:
-            episode_bytes_max: The most bytes that its open episode may have.
 
         Raises:
             OversizedMessageError: The frames are more than a message may hold, or the open episode is.
@@ -143,7 +140,7 @@ class Fragment:
             observed = {**pack_frames(self.frames), "observation_frames": self.observations,
                         "bootstrap_frames": self.bootstrap_observations}
         return {**observed, **{name: getattr(self, name) for name in _STEP_FIELDS},
-                "open_episode": (np.frombuffer(self.open_episode.to_bytes(episode_bytes_max), np.uint8)
+                "open_episode": (np.frombuffer(self.open_episode.to_bytes(), np.uint8)
                                  if self.open_episode else NO_BYTES)}
 
 

@@ -36,10 +36,6 @@ from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
 """AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
-NODE_MEMORY_MIB = 1024
-"""What a cache.t4g.small (1.37 GiB) holds once ElastiCache has put its quarter aside, rounded down."""
-IMAGE_GIB = 30
-"""Size of the snapshot in Amazon's machine images for containers; no volume can be smaller."""
 RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
 """Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
@@ -326,9 +322,6 @@ def _check(experiment: ResolvedExperiment) -> None:
     if experiment.cache.url:
         raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
                               "and would upload a password that the URL holds; allowed: null")
-    if experiment.cache.kind == "node" and experiment.cache.memory_mib > NODE_MEMORY_MIB:
-        raise ExperimentError(f"cache.memory_mib = {experiment.cache.memory_mib} does not fit into the node of "
-                              f"cache.kind = node; allowed: 16 to {NODE_MEMORY_MIB}, or cache.kind = serverless")
     if not _ENVIRONMENT_ID.fullmatch(experiment.environment.id):
         raise ExperimentError(f"environment.id = {experiment.environment.id!r} cannot be deployed; allowed: letters, "
                               "digits and . _ / : -")
@@ -437,6 +430,3 @@ def _check_processors(experiment: ResolvedExperiment) -> None:
         raise ExperimentError(f"learner.image_parameter = {learner.image_parameter} is an image for "
                               f"{'/'.join(sorted(named))}, but learner.instance_types = {named_types} are "
                               f"{processors.pop()}")
-    if learner.volume_gib < IMAGE_GIB:
-        raise ExperimentError(f"learner.volume_gib = {learner.volume_gib} does not hold the machine image; allowed: "
-                              f"from {IMAGE_GIB}")

@@ -75,7 +75,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """The URL of an embedded server that all tests of the session share."""
-    server = EmbeddedServer(memory_mib=64)
+    server = EmbeddedServer()
     yield server.url
     server.close()
 

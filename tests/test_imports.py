@@ -229,8 +229,8 @@ _LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 _MODULE = re.compile(r"runtime(\.\w+)+(:\w+)?")
 _NOT_TO_IMPORT = {"runtime.export.onnx"}
 """What an ONNX file says of who wrote it."""
-_EXPERIMENT = {f"runtime.config.{name}" for name in ("schema", "resolved", "unused", "explaining", "shown")}
-"""The class `Experiment`, whose methods `resolved`, `unused` and `to_yaml` are written in files of their own."""
+_EXPERIMENT = {f"runtime.config.{name}" for name in ("schema", "resolved", "unused")}
+"""The class `Experiment`, whose methods `resolved` and `unused` are written in files of their own."""
 Modules = Mapping[str, str]
 """Sources by the names of their modules."""
 

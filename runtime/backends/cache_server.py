@@ -23,11 +23,13 @@ from urllib.parse import quote
 from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache
 from lambda_actor.credentials import credential_object
 from lambda_actor.errors import CacheError
+from runtime.cost.sizes import TRAJECTORIES_MIB
 from runtime.errors import ServerError
 from runtime.processes.guarded import GuardedProgram
 
 START_TIMEOUT_S = 20.0
 _MEMORY_MARGIN_MIB = 512
+"""For weights and open episodes."""
 _SOCKET_PARENT_BYTES_MAX = 60
 _LEARNER, _ACTOR = "learner", "actor"
 
@@ -35,13 +37,10 @@ _LEARNER, _ACTOR = "learner", "actor"
 class _GuardedServer:
     """A server program under a guardian, with a directory of its own; gone after `close`."""
 
-    def __init__(
-        self, memory_mib: int, settings: Callable[[Path], list[str]], *, start_timeout_s: float = START_TIMEOUT_S
-    ) -> None:
+    def __init__(self, settings: Callable[[Path], list[str]], *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         """Starts the server, and waits until it answers.
 
         Args:
-            memory_mib: What the run's trajectories may take; weights and open episodes come on top.
             settings: The settings that make it reachable, given its directory.
             start_timeout_s: Longest wait for its first answer.
 
@@ -55,7 +54,7 @@ class _GuardedServer:
             configuration = self.directory / "server.conf"
             configuration.write_text("\n".join([
                 *settings(self.directory), 'save ""', "appendonly no", f'dir "{self.directory}"',
-                f"maxmemory {memory_mib + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
+                f"maxmemory {TRAJECTORIES_MIB + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
             log_path = self.directory / "server.log"
             with log_path.open("wb") as log:
                 self._guarded = GuardedProgram([self.program, str(configuration)], self.directory, log)
@@ -95,9 +94,9 @@ class _GuardedServer:
 class EmbeddedServer(_GuardedServer):
     """A server of our own on a Unix socket, for a run on one machine."""
 
-    def __init__(self, memory_mib: int, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+    def __init__(self, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         """As `_GuardedServer`."""
-        super().__init__(memory_mib, self._settings, start_timeout_s=start_timeout_s)
+        super().__init__(self._settings, start_timeout_s=start_timeout_s)
 
     def _settings(self, directory: Path) -> list[str]:
         path = directory / "server.sock"
@@ -121,7 +120,7 @@ class LearnerServer(_GuardedServer):
         learner_credential: User and password of the owner, as `TrajectoryCache` takes them.
     """
 
-    def __init__(self, memory_mib: int, *, address: str, port: int) -> None:
+    def __init__(self, *, address: str, port: int) -> None:
         """As `_GuardedServer`; the program must have been built with TLS.
 
         Args:
@@ -131,7 +130,7 @@ class LearnerServer(_GuardedServer):
         self._actor_password, self._learner_password = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self.learner_credential: dict[str, Any] = {"username": _LEARNER, "password": self._learner_password}
         self.url = f"rediss://{address}:{port}"
-        super().__init__(memory_mib, self._settings)
+        super().__init__(self._settings)
 
     def _settings(self, directory: Path) -> list[str]:
         key, certificate = directory / "key.pem", directory / "certificate.pem"

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from lambda_actor.cache import split_credentials
@@ -75,8 +74,9 @@ class RayBackend:
 
         self.prices = prices
         if ray.node_usd_per_hour is not None:
-            self.prices = replace(prices, region="your own", source="fleet.ray.node_usd_per_hour",
-                                  instance_hour_usd=dict.fromkeys(learner.instance_types, ray.node_usd_per_hour))
+            self.prices = prices.model_copy(update={
+                "region": "your own", "source": "fleet.ray.node_usd_per_hour",
+                "instance_hour_usd": dict.fromkeys(learner.instance_types, ray.node_usd_per_hour)})
 
     def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the directory is all that there is of the run."""

@@ -79,7 +79,7 @@ class ThisMachine:
         rates.save()
         actor = experiment.actor
         fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
-                              speed=lambda_speed(actor.memory_mib, actor.architecture))
+                              speed=lambda_speed(actor.memory_mib))
         times = make_times(rates, experiment)
         learner_fleet, store = None, run.directory.updates_path.resolve()
         durations = times.durations if isinstance(times, GradientTimes) else None
@@ -218,7 +218,7 @@ def _find_server(
     if experiment.cache.url:
         return experiment.cache.url
     with shield():
-        server = EmbeddedServer(experiment.cache.memory_mib)
+        server = EmbeddedServer()
         stack.callback(server.close)
     return server.url
 

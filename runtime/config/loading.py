@@ -14,7 +14,7 @@ import pydantic
 
 from runtime.config import yaml_text
 from runtime.config.explaining import DEFAULT_KINDS, EXTENDS, explain_problem, explain_unused, is_told_better
-from runtime.config.schema import KINDS, Experiment, add_kind, is_below, without_keys
+from runtime.config.schema import KINDS, REMOVED, Experiment, add_kind, is_below, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
 from runtime.settings.kinds import is_import_path
@@ -271,18 +271,19 @@ def _relocated(layer: _Layer, path: Path) -> _Layer:
 
 
 def _merged(layers: Sequence[_Layer]) -> Tree:
-    """Returns one tree in which the keys of later layers count before those of earlier ones."""
+    """Returns one tree in which the keys of later layers count before those of earlier ones.
+
+    It lacks keys of earlier versions that have the value that counts now.
+    """
     tree: Tree = {}
     for layer in layers:
         environment, before = _value_at(layer.tree, "environment", "id"), _value_at(tree, "environment", "id")
         if environment is not None and before is not None and environment != before:
             tree = dict(tree)
             _forget_target(tree)
-        try:
-            tree = _over(tree, layer.tree)
-        except RecursionError:
-            raise ExperimentError(f"{layer.path}: contains itself") from None
-    return tree
+        tree = _over(tree, layer.tree)
+    return without_keys(tree, [key for key, (value, _) in REMOVED.items()
+                               if _value_at(tree, *key.split(".")) == value])
 
 
 def _over(base: Tree, tree: Tree) -> Tree:

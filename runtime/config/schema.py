@@ -27,7 +27,7 @@ from runtime.settings.algorithm import ALGORITHMS, AlgorithmSettings
 from runtime.settings.fleet import FLEETS, FleetSettings, RaySection
 from runtime.settings.kinds import Kinds, is_import_path, load
 from runtime.settings.scaler import SCALERS, ScalerSettings
-from runtime.settings.section import Count, Field, Json, Section, Share
+from runtime.settings.section import Count, Field, Json, Section
 from runtime.settings.updater import UPDATERS, LearnerFunctionSection, StellarisSection, UpdaterSettings
 
 if TYPE_CHECKING:
@@ -35,10 +35,18 @@ if TYPE_CHECKING:
 
 CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.stellaris.place",
               "learner.update_timeout_s", "learner.instance_types", "learner.market", "learner.launches_max",
-              "learner.image_parameter", "learner.volume_gib", "learner.device", "learner.processes",
+              "learner.image_parameter", "learner.device", "learner.processes",
               "actor.provisioned")
 """What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
 ``learner.kind``, between `equal_updaters`."""
+REMOVED: Mapping[str, tuple[Any, str]] = {
+    "cache.memory_mib": (1024, "a run's own cache has 1 GiB for waiting trajectories; your own is named by cache.url"),
+    "fleet.attempts": (3, "each slot of a round is tried three times"),
+    "fleet.failures_max": (16, "a run ends after 16 failures with no success between them"),
+    "fleet.quorum": (0.95, "a round counts if 95 % of its actors return, replacements included"),
+    "learner.volume_gib": (100, "a learner's volume has 100 GiB")}
+"""Keys of earlier versions: the value that counts for all runs now, and what to say of it. Files that have it are
+read, those of runs too."""
 _KIND = "learner.kind"
 _OWN = "or package.module:Settings of your own, docs/design/add-a-part.md"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -232,7 +240,6 @@ class LearnerSection(Section):
     processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
         "the same but for rounding")
-    volume_gib: Annotated[int, Field(ge=1, le=16_384)] = Field(100, description="size of the gp3 volume, GiB")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
         "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "
@@ -262,15 +269,9 @@ class FleetSection(Section):
         None, description="actor processes of the local fleet, or CPUs of a Ray cluster that is started here; null = "
         "one a core, in a deployment one a vCPU of the smallest of learner.instance_types; does not change what "
         "synchronous rounds hold")
-    quorum: Share = Field(0.95, description="share of a round's actors that must return for it to be trained on "
-                             "(synchronous)")
     round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
         None, description="actors and their replacements are awaited for so long, seconds; null = twice "
         "actor.timeout_s")
-    attempts: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="tries for each slot of a synchronous round: the first actor and its replacements; in "
-        "asynchronous rounds, tries for an open episode whose continuation raises")
-    failures_max: Count = Field(16, description="the run ends after so many failures with no success between them")
 
     @property
     def chosen(self) -> FleetSettings:
@@ -299,8 +300,6 @@ class CacheSection(Section):
     url: str | None = Field(
         None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
         "better given in the variable CACHE_PASSWORD")
-    memory_mib: Annotated[int, Field(ge=16, le=1_048_576)] = Field(
-        1024, description="room for a round's waiting trajectories in a cache of the run's own, MiB")
 
 
 class BudgetSection(Section):
@@ -406,15 +405,20 @@ class Experiment(Section):
         It lacks what a run never reads, such as the settings of other algorithms than its own, and the password that
         ``cache.url`` may hold.
         """
-        from runtime.config.shown import whole_tree
-
-        return yaml_text.dump(whole_tree(self))
+        return self._yaml()
 
     def given_yaml(self) -> str:
         """Returns as YAML what the file and the command line give, where that is no default and something reads it."""
-        from runtime.config.shown import given_tree
+        return self._yaml(exclude_unset=True, exclude_defaults=True)
 
-        return yaml_text.dump(given_tree(self))
+    def _yaml(self, **choice: Any) -> str:
+        """Returns as YAML what `model_dump` chooses and something reads, without a password."""
+        from lambda_actor.cache import redacted
+
+        tree = self.model_dump(mode="json", **choice)
+        if url := tree.get("cache", {}).get("url"):
+            tree["cache"]["url"] = redacted(url)
+        return yaml_text.dump(without_keys(tree, (key for found in unused(self) for key in found.keys)))
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:

@@ -7,7 +7,7 @@ from below. What a kind reads follows from its settings: which keys they have, a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runtime.settings.algorithm import ALGORITHMS
@@ -44,8 +44,6 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
         kinds_of = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
         yield Unused(["algorithm.round_steps", "algorithm.staleness_max"], ["algorithm.kind", "algorithm.rounds"],
                      f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have")
-    else:
-        yield Unused(["fleet.quorum"], ["algorithm.kind", "algorithm.rounds"], "algorithm.rounds = synchronous")
     yield from algorithm.chosen.unused(f"algorithm.{algorithm.chosen_key}.")
     yield from learner.unused(f"learner.{UPDATERS.key(experiment.learner.kind)}.")
     unread = experiment.fleet.chosen.unread
@@ -54,25 +52,7 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     if learner.unread and not set(unread) & set(learner.unread):
         yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
     if cache.kind == "none":
-        yield Unused(["cache.url", "cache.memory_mib"], ["cache.kind"], "cache.kind = serverless | node | learner")
-    elif cache.url is not None:
-        yield Unused(["cache.memory_mib"], ["cache.url"], "cache.url = null")
-
-
-def unread_paths(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the sections and keys that nothing reads, as other kinds are chosen than theirs.
-
-    Args:
-        settings: By dotted path; where a kind is not there, or not known, everything counts as read.
-    """
-    found = [f"{kinds.section}.{section}" for kinds in _NESTED
-             if (kind := settings.get(f"{kinds.section}.kind")) in kinds.settings
-             for section in _of_other_kinds(kinds, kind)]
-    if settings.get("algorithm.rounds") == "synchronous":
-        found += ["algorithm.round_steps", "algorithm.staleness_max"]
-    if (scaler := settings.get("scaler.kind")) in SCALERS.settings:
-        found += [key for one in _of_other_scalers(scaler) for key in one.keys]
-    return found
+        yield Unused(["cache.url"], ["cache.kind"], "cache.kind = serverless | node | learner")
 
 
 def is_set(experiment: Experiment, key: str) -> bool:

@@ -13,21 +13,21 @@ from runtime.errors import ExperimentError, one_line
 _INTEGERS = range(-2**63, 2**64)
 """Whole numbers that an experiment may hold; a larger one may have more digits than Python prints."""
 _INTEGER_CHARACTERS_MAX = 100
-_MAX_VALUES = 100_000
-"""A few aliases of aliases can stand for billions of values, which would take hours to look at."""
 
 
 class _Loader(yaml.SafeLoader):
-    _flattened = 0
-    """Keys of all mappings so far, those that ``<<`` brings included: it copies them as it is read."""
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        # A few aliases of aliases can stand for billions of values.
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(
+                None, None, "aliases are not read; allowed: the value itself, or extends for what several files share",
+                self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # types-PyYAML has none
+        return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Here it has its own keys only: those that its merge keys bring may stand in it as well.
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 # The constructor of the mapping refuses it.
@@ -42,13 +42,6 @@ class _Loader(yaml.SafeLoader):
         # Python does not even read one of 5,000 digits.
         is_long = len(node.value) > _INTEGER_CHARACTERS_MAX
         return _INTEGERS.stop if is_long else super().construct_yaml_int(node)
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        super().flatten_mapping(node)
-        self._flattened += len(node.value)
-        if self._flattened > _MAX_VALUES:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"more than {_MAX_VALUES:,} values once its merge keys are followed", node.start_mark)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
@@ -78,13 +71,12 @@ def parse(text: str, source: str) -> Any:
         source: What to call it in an error.
 
     Raises:
-        ExperimentError: It is not YAML, a key stands twice, or a whole number has more than 64 bits. The message
-            quotes no value of the text, which may hold a password.
+        ExperimentError: It is not YAML, has an alias, a key stands twice, or a whole number has more than 64 bits. The
+            message quotes no value of the text, which may hold a password.
     """
     try:
         tree = yaml.load(text, _Loader)
-        if _values_in(tree, {}, source, ()) > _MAX_VALUES:
-            raise ExperimentError(f"{source}: holds more than {_MAX_VALUES:,} values once its aliases are followed")
+        _check_numbers(tree, source, ())
         return tree
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -97,8 +89,8 @@ def parse(text: str, source: str) -> Any:
         raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
 
 
-def _values_in(tree: Any, known: dict[int, int], source: str, place: tuple[Any, ...]) -> int:
-    """Counts the values in a tree; what several places share is looked at once, and counted as often as it stands.
+def _check_numbers(tree: Any, source: str, place: tuple[Any, ...]) -> None:
+    """Looks at all numbers of a tree.
 
     Raises:
         ExperimentError: A whole number is too large.
@@ -107,15 +99,11 @@ def _values_in(tree: Any, known: dict[int, int], source: str, place: tuple[Any, 
         name = one_line(".".join(map(str, place))) or "the value"
         raise ExperimentError(f"{source}: {name} = a whole number of more than 64 bits is not allowed; allowed: from "
                               f"{_INTEGERS.start} to {_INTEGERS.stop - 1}")
-    if not isinstance(tree, dict | list | tuple):
-        return 1
-    if id(tree) not in known:
-        known[id(tree)] = 0  # One that contains itself is refused elsewhere.
-        found = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        for key in tree if isinstance(tree, dict) else ():
-            _values_in(key, known, source, (*place, "a key"))
-        known[id(tree)] = 1 + sum(_values_in(one, known, source, (*place, key)) for key, one in found)
-    return known[id(tree)]
+    if isinstance(tree, dict):
+        for key in tree:
+            _check_numbers(key, source, (*place, "a key"))
+    for key, one in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        _check_numbers(one, source, (*place, key))
 
 
 def dump(tree: Any) -> str:

@@ -11,17 +11,24 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from runtime.errors import ExperimentError, one_line
-from runtime.records.files import from_json
+from runtime.records.files import from_json, read_regular
+from runtime.settings.section import Field, Json, Section, read_tree
 
 KEY = "learner.stellaris.durations"
-_SECONDS_MAX = 900
-_BYTES_MAX = 2**24
+_Seconds = Annotated[list[Annotated[float, Field(gt=0, le=900)]], Field(min_length=1)]
+
+
+class _Recorded(Section):
+    """Such a file."""
+
+    about: Json = None
+    start_s: _Seconds
+    gradient_s: Annotated[dict[Annotated[str, Field(pattern="^[1-9][0-9]{0,9}$")], _Seconds], Field(min_length=1)]
 
 
 class Durations:
@@ -74,35 +81,10 @@ def read_durations(path: Path) -> Durations:
         ExperimentError: It cannot be read, or does not hold durations.
     """
     try:
-        if path.exists() and not path.is_dir() and not (path.is_file() and path.stat().st_size <= _BYTES_MAX):
-            raise ValueError(f"it is no file of {_BYTES_MAX // 2**20} MiB at most")
-        found = from_json(path.read_bytes())
-        if not isinstance(found, dict) or not isinstance(found.get("gradient_s"), dict) or not found["gradient_s"]:
-            raise ValueError("gradient_s is no list of seconds for each number of samples")
-        gradient_s = {_samples(samples): _seconds(f"gradient_s.{samples}", listed)
-                      for samples, listed in found["gradient_s"].items()}
-        return Durations(_seconds("start_s", found.get("start_s")), gradient_s)
-    except OSError as error:
-        raise _refused(path, f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise _refused(path, f"does not hold durations: {error}") from None
-
-
-def _refused(path: Path, why: str) -> ExperimentError:
-    return ExperimentError(f"{KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
-                           "benchmarks/durations.py has written")
-
-
-def _samples(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,9}", text):
-        raise ValueError(f"gradient_s has {text!r}; allowed: a whole number of samples from 1")
-    return int(text)
-
-
-def _seconds(name: str, values: Any) -> list[float]:
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"{name} is no list of seconds")
-    for value in values:
-        if type(value) not in (int, float) or not 0 < value <= _SECONDS_MAX:
-            raise ValueError(f"{name} has {value!r}; allowed: above 0 to {_SECONDS_MAX} seconds")
-    return [float(value) for value in values]
+        found = read_tree(_Recorded, from_json(read_regular(path, may_be_link=True)))
+        return Durations(found.start_s, {int(samples): seconds for samples, seconds in found.gradient_s.items()})
+    except (OSError, ValueError) as error:
+        why = (f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else
+               f"does not hold durations: {error}")
+        raise ExperimentError(f"{KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
+                              "benchmarks/durations.py has written") from None

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.ports.money import Limits
 
 FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
@@ -33,8 +32,8 @@ class PhaseTimes:
             samples_max: The most samples that an update may have.
             expected: Seconds that each phase is expected to be billed, by the names of the arguments of `saw`; they
                 count until it is seen.
-            growth: How many times longer an actor, and its open episode, may become than one that was seen, because
-                it replays an episode that gets longer.
+            growth: How many times longer an actor may become than one that was seen, because it replays an episode
+                that gets longer.
         """
         self._growth = growth
         self._configured, self.samples_max, self._expected = configured, samples_max, dict(expected)
@@ -58,13 +57,12 @@ class PhaseTimes:
             self._seen[phase] = [*self._seen[phase], longest][-_ROUNDS:]
         self._round.clear()
 
-    def choices(self, *, detects: bool, evaluates: bool, episode_bytes: int = 0) -> Iterator[Limits]:
+    def choices(self, *, detects: bool, evaluates: bool) -> Iterator[Limits]:
         """Yields limits for a round: the experiment's, then ever tighter ones; no others if too little is known.
 
         Args:
             detects: Whether the detector is to run.
             evaluates: Whether an evaluation may take time of the round.
-            episode_bytes: Size of the largest open episode that waits for an actor; 0 if none does.
         """
         yield self._configured
         longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
@@ -74,13 +72,11 @@ class PhaseTimes:
         detect_s = longest["detect_s"] if detects else 0.0
         evaluate_s = longest["evaluate_s"] if evaluates else 0.0
         actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
-        episode_bytes = math.ceil(episode_bytes * self._growth)
         update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
         for factor in FACTORS:
             yield Limits(min(factor * actor_s, self._configured.actor_s),
                          min(factor * (collect_s + detect_s), self._configured.collect_s),
-                         min(factor * update_s, self._configured.update_s), factor,
-                         min(math.ceil(factor * episode_bytes), EPISODE_BYTES_MAX) if episode_bytes else None)
+                         min(factor * update_s, self._configured.update_s), factor)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint keeps, between two rounds."""

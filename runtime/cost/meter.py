@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
@@ -239,10 +238,7 @@ class Meter:
         prices = self._prices_of(work)
         if work.role != ACTOR or not limits.is_tightened:
             return prices.worst_case_usd()
-        # One episode is taken, and one is left.
-        bytes_less = 0 if limits.episode_bytes is None else 2 * (EPISODE_BYTES_MAX - limits.episode_bytes)
-        return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0,
-                                     bytes_less=bytes_less)
+        return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0)
 
     def _starts_cold(self, work: Work) -> bool:
         """Whether its modelled bill has a start-up."""

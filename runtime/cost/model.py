@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection, LearnerSection
@@ -24,6 +23,8 @@ INIT_SECONDS_MAX = 10.0
 """Lambda ends a start-up that takes longer."""
 PROVISIONED_BLOCK_S = 300
 """Provisioned capacity is paid for in blocks of so many seconds."""
+VOLUME_GIB = 100
+"""Size of a learner's gp3 volume. Amazon's machine images for containers need 30, an image with CUDA 7."""
 UPLOAD_INTERVAL_S = 10.0
 """A deployed learner copies its files to the bucket this often at most."""
 REQUESTS_PER_UPLOAD = 12
@@ -100,18 +101,15 @@ class FunctionPrices:
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
                 + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
-    def worst_case_usd(
-        self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX, bytes_less: int = 0
-    ) -> float:
+    def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
         """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed.
 
         Args:
             limit_s: A shorter time-out.
             init_s: The longest cold start.
-            bytes_less: So much less traffic than the most that there may be.
         """
-        return self.usd(is_provisioned=False, traffic_bytes=max(0, self.traffic_bytes_max - bytes_less),
-                        billed_s=min(self.timeout_s, limit_s) + init_s)
+        return self.usd(is_provisioned=False, billed_s=min(self.timeout_s, limit_s) + init_s,
+                        traffic_bytes=self.traffic_bytes_max)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity for so many blocks of five minutes."""
@@ -133,7 +131,7 @@ def learner_function_prices(
         writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.chosen.functions_at_once
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
-        replace(prices, request_usd=prices.request_usd + bucket_usd), cache_kind="none",
+        prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}), cache_kind="none",
         memory_mib=function.memory_mib, architecture=architecture, timeout_s=function.timeout_s, traffic_bytes_max=0)
 
 
@@ -159,6 +157,7 @@ class CostModel:
         instance_type: str | None = None,
         waves: int = 1,
         roles: Mapping[str, FunctionPrices] | None = None,
+        watched_usd_per_hour: float = WATCHED_USD_PER_HOUR,
     ) -> None:
         """Takes the prices of an experiment's parts.
 
@@ -172,12 +171,13 @@ class CostModel:
             instance_type: Of the learner; the first of ``learner.instance_types`` if it is not known.
             waves: A round's deadline is so many times longer, because not all its actors can run at once.
             roles: Prices of work of other roles than the actor's.
+            watched_usd_per_hour: What CloudWatch and the images cost.
 
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._prices, self._cache_kind, self._volume_gib = prices, cache_kind, learner.volume_gib
-        self._has_instance = learner.has_instance
+        self._prices, self._cache_kind = prices, cache_kind
+        self._has_instance, self._watched_usd_per_hour = learner.has_instance, watched_usd_per_hour
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
@@ -201,11 +201,6 @@ class CostModel:
                 prices, learner, architecture=actor.architecture)}),
             **(roles or {})}
 
-    @property
-    def actor_worst_case_usd(self) -> float:
-        """Most that one actor can cost."""
-        return self.roles[ACTOR].worst_case_usd()
-
     def learner_usd(self, seconds: float) -> float:
         """The instance alone, or the function that runs the loop."""
         return seconds * self._loop_s_usd
@@ -223,8 +218,7 @@ class CostModel:
         prices = self._prices
         if not self._has_instance:
             return seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
-        hourly = (prices.volume_gib_month_usd * self._volume_gib / HOURS_PER_MONTH
-                  + prices.public_ipv4_hour_usd)
+        hourly = (prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH + prices.public_ipv4_hour_usd)
         return seconds / 3600 * hourly
 
     def cache_usd(self, seconds: float) -> float:
@@ -244,65 +238,45 @@ class CostModel:
     def kept_usd(self, seconds: float) -> float:
         """Requests to the bucket (see `runtime.backends.aws.results_bucket`), what CloudWatch keeps, and the images."""
         return (seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
-                + seconds / 3600 * WATCHED_USD_PER_HOUR)
+                + seconds / 3600 * self._watched_usd_per_hour)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity of all roles for so many blocks of five minutes."""
         return sum(role.provisioned_usd(blocks) for role in self.roles.values())
 
-    @property
-    def round_seconds_max(self) -> float:
-        """Longest that a round may take, evaluation included."""
-        return self.limits.round_s
 
+def cluster_cost_model(
+    actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int, round_deadline_s: float,
+    waves: int = 1,
+) -> CostModel:
+    """Makes the prices of a cluster that stands anyway: its nodes by the hour, with all that runs on them.
 
-class ClusterCostModel(CostModel):
-    """Prices of a cluster that stands anyway: its nodes by the hour, with the loop, the learner and the actors."""
+    Disks and addresses are part of a node's price, and the run is kept in its directory.
 
-    def __init__(self, actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int,
-                 round_deadline_s: float, waves: int = 1) -> None:
-        """Takes the prices of a cluster.
+    Args:
+        actor: ``actor`` of the experiment.
+        learner: ``learner`` of the experiment.
+        prices: A node has that of the first of ``learner.instance_types``.
+        nodes: How many are paid for.
+        round_deadline_s: ``fleet.round_deadline_s``, resolved.
+        waves: A round's deadline is so many times longer, because not all its actors can run at once.
 
-        Args:
-            actor: ``actor`` of the experiment.
-            learner: ``learner`` of the experiment.
-            prices: A node has that of the first of ``learner.instance_types``.
-            nodes: How many are paid for.
-            round_deadline_s: ``fleet.round_deadline_s``, resolved.
-            waves: A round's deadline is so many times longer, because not all its actors can run at once.
-
-        Raises:
-            ExperimentError: The instance type has no price.
-        """
-        free = free_prices(prices, actor)
-        super().__init__(actor, learner.model_copy(update={"kind": "instance"}), prices, cache_kind="none",
-                         round_deadline_s=round_deadline_s, traffic_bytes_max=0, waves=waves,
-                         roles={ACTOR: free, LEARNER: free})
-        self._nodes = nodes
-
-    def learner_usd(self, seconds: float) -> float:
-        """All nodes, on one of which the loop runs."""
-        return self._nodes * super().learner_usd(seconds)
-
-    def predecessor_usd(self, seconds: float) -> float:
-        """All nodes: they are all the same."""
-        return self.learner_usd(seconds)
-
-    def infrastructure_usd(self, seconds: float) -> float:
-        """Nothing: disks and addresses are part of a node's price."""
-        return 0.0
-
-    def attached_usd(self, seconds: float) -> float:
-        """Nothing, as `infrastructure_usd`."""
-        return 0.0
-
-    def kept_usd(self, seconds: float) -> float:
-        """Nothing: the run is kept in its directory."""
-        return 0.0
+    Raises:
+        ExperimentError: The instance type has no price.
+    """
+    free = free_prices(prices, actor)
+    nodes_only = prices.model_copy(update={
+        "instance_hour_usd": {name: nodes * usd for name, usd in prices.instance_hour_usd.items()},
+        "volume_gib_month_usd": 0.0, "public_ipv4_hour_usd": 0.0, "put_usd": 0.0})
+    one_type = learner.model_copy(update={"kind": "instance", "instance_types": learner.instance_types[:1]})
+    return CostModel(actor, one_type, nodes_only, cache_kind="none", round_deadline_s=round_deadline_s,
+                     traffic_bytes_max=0, waves=waves, roles={ACTOR: free, LEARNER: free}, watched_usd_per_hour=0.0)
 
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     """Returns the prices of work on what is paid for anyway: nothing beside it."""
-    free = replace(prices, functions={actor.architecture: LambdaPrices(0.0, 0.0, 0.0)}, request_usd=0.0)
+    nothing = LambdaPrices.model_construct(
+        on_demand_usd=0.0, provisioned_capacity_usd=0.0, provisioned_duration_usd=0.0)
+    free = prices.model_copy(update={"functions": {actor.architecture: nothing}, "request_usd": 0.0})
     return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,
                           timeout_s=actor.timeout_s, traffic_bytes_max=0)

@@ -6,7 +6,6 @@ because in most regions a prefix stands before it (``EUC1-Request``; ``Request``
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,6 +212,6 @@ def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
     if re.search(r"\d|illion|ousand", unit):
         raise PriceListError(f"{sku} has a price for {unit!r}, not for one unit, for {asked}")
     usd = float(prices["USD"])
-    if not 0 < usd < math.inf:
-        raise PriceListError(f"{sku} has a price of {usd}; allowed: a finite one above 0; for {asked}")
+    if not 0 < usd <= 1e6:
+        raise PriceListError(f"{sku} has a price of {usd}; allowed: one above 0, up to 1e6; for {asked}")
     return usd, f"{sku} since {terms[0]['effectiveDate'][:len('2026-11-20')]}"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import json
-import textwrap
-from collections.abc import Collection
-from dataclasses import asdict, fields, replace
+from collections.abc import Mapping
 from typing import Any
 
 from runtime.errors import ExperimentError
 from runtime.ports.money import LambdaPrices, PriceTable
-from runtime.records.files import parse_json
+from runtime.records.files import from_json
+from runtime.settings.section import read_tree
 
-ARCHITECTURES = ("x86_64", "arm64")
 CACHE_NODE_TYPE = "cache.t4g.small"
 HOURS_PER_MONTH = 730
 """AWS' own."""
@@ -24,12 +20,6 @@ The highest are those of sa-east-1: a GiB of gp3 at $0.152 instead of $0.08 (1.9
 $0.526 (1.7). Lambda is dearest in ap-east-1, with a ratio of less than 1.4. Too high a price ends a run early; too low
 a one would exceed the budget.
 """
-_USD_MAX = 1e6
-"""Sums of higher prices may not be finite."""
-_SHOWN_CHARACTERS = 200
-
-
-_NUMBERS = {one.name for one in fields(PriceTable) if one.type == "float"}
 
 
 def elsewhere(prices: PriceTable, region: str) -> PriceTable:
@@ -37,110 +27,30 @@ def elsewhere(prices: PriceTable, region: str) -> PriceTable:
     if region == prices.region:
         return prices
 
-    def dearer(found: Any) -> dict[str, float]:
-        return {name: ELSEWHERE * usd for name, usd in found.items()}
+    def dearer(found: Any) -> Any:
+        if isinstance(found, Mapping):
+            return {name: dearer(inner) for name, inner in found.items()}
+        return ELSEWHERE * found if isinstance(found, float) else found
 
-    scaled = _NUMBERS - {"serverless_cache_gib_min"}
-    numbers: dict[str, Any] = dearer({name: getattr(prices, name) for name in scaled})
-    functions = {name: LambdaPrices(**dearer(vars(found))) for name, found in prices.functions.items()}
-    return replace(prices, region=region, source=f"{prices.source} of {prices.region} times {ELSEWHERE:g}", skus={},
-                   functions=functions, instance_hour_usd=dearer(prices.instance_hour_usd), **numbers)
+    return PriceTable(**dearer(prices.model_dump()) | {
+        "region": region, "source": f"{prices.source} of {prices.region} times {ELSEWHERE:g}", "skus": {},
+        "serverless_cache_gib_min": prices.serverless_cache_gib_min})
 
 
 def prices_to_json(prices: PriceTable) -> bytes:
-    return json.dumps(asdict(prices), indent=2).encode()
+    return prices.model_dump_json(indent=2).encode()
 
 
 def prices_from_json(data: bytes) -> PriceTable:
     """What `prices_to_json` made, exactly.
 
     Raises:
-        ExperimentError: It is no price table; the text names the field, its value and what is allowed.
+        ExperimentError: It is no price table; the text names the field, its value and what is wrong with it.
     """
     try:
-        tree = parse_json(data, object_pairs_hook=_mapping)
+        return read_tree(PriceTable, from_json(data))
     except ValueError as error:
-        raise ExperimentError(f"prices: is not JSON: {error}") from None
-    tree = _keys("prices", tree, PriceTable)
-    texts = {name: _text(f"prices.{name}", tree[name]) for name in ("region", "source")}
-    functions = {name: _lambda_prices(f"prices.functions.{name}", tree["functions"][name])
-                 for name in _names("prices.functions", tree["functions"], allowed=ARCHITECTURES)}
-    instances = {name: _usd(f"prices.instance_hour_usd.{name}", tree["instance_hour_usd"][name])
-                 for name in _names("prices.instance_hour_usd", tree["instance_hour_usd"])}
-    skus = {name: _text(f"prices.skus.{name}", tree["skus"][name]) for name in _names("prices.skus", tree["skus"])}
-    numbers = {name: _usd(f"prices.{name}", value) for name, value in tree.items() if name in _NUMBERS}
-    found: dict[str, Any] = {"functions": functions, "instance_hour_usd": instances, "skus": skus,
-                             "as_of": _day("prices.as_of", tree["as_of"]), **texts, **numbers}
-    return PriceTable(**found)
-
-
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a mapping of a JSON object's keys and values.
-
-    Raises:
-        ValueError: A key stands there twice.
-    """
-    tree = dict(pairs)
-    if len(tree) < len(pairs):
-        raise ValueError(f"a key stands there twice: {[key for key, _ in pairs][:20]}")
-    return tree
-
-
-def _keys(name: str, tree: Any, made: type) -> dict[str, Any]:
-    """Checks that a mapping has exactly a class's fields.
-
-    Raises:
-        ExperimentError: It is no mapping of exactly this class' fields.
-    """
-    known = [one.name for one in fields(made)]
-    found = _names(name, tree, allowed=known)
-    if missing := [key for key in known if key not in found]:
-        raise ExperimentError(f"{name}: {missing} is missing; allowed: {known}")
-    mapping: dict[str, Any] = tree
-    return mapping
-
-
-def _names(name: str, tree: Any, *, allowed: Collection[str] = ()) -> Collection[str]:
-    """Checks a mapping's keys.
-
-    Raises:
-        ExperimentError: It is no mapping; or, if names are allowed, it is empty or has others.
-    """
-    if not isinstance(tree, dict) or (allowed and not tree):
-        raise ExperimentError(f"{name} = {_shown(tree)} is not allowed; allowed: a mapping"
-                              f"{f' of {list(allowed)}' if allowed else ''}")
-    if unknown := [key for key in tree if allowed and key not in allowed]:
-        raise ExperimentError(f"{name}: {_shown(unknown)} is not known; allowed: {list(allowed)}")
-    return tree.keys()
-
-
-def _lambda_prices(name: str, tree: Any) -> LambdaPrices:
-    return LambdaPrices(**{key: _usd(f"{name}.{key}", usd) for key, usd in _keys(name, tree, LambdaPrices).items()})
-
-
-def _usd(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _USD_MAX:
-        raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a number above 0, up to {_USD_MAX:g}")
-    return float(value)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a text")
-    return value
-
-
-def _day(name: str, value: Any) -> str:
-    try:
-        if isinstance(value, str) and datetime.date.fromisoformat(value).isoformat() == value:
-            return value
-    except (TypeError, ValueError):
-        pass
-    raise ExperimentError(f"{name} = {_shown(value)} is not allowed; allowed: a day such as 2026-11-20")
-
-
-def _shown(value: Any) -> str:
-    return textwrap.shorten(repr(value), _SHOWN_CHARACTERS, placeholder="…")
+        raise ExperimentError(f"prices: {error}") from None
 
 
 PRICES = PriceTable(
@@ -148,8 +58,10 @@ PRICES = PriceTable(
     as_of="2026-11-20",
     source="the dated table",
     functions={
-        "x86_64": LambdaPrices(1.66667e-5, 4.1667e-6, 9.7222e-6),
-        "arm64": LambdaPrices(1.33334e-5, 3.3334e-6, 7.7778e-6),
+        "x86_64": LambdaPrices(
+            on_demand_usd=1.66667e-5, provisioned_capacity_usd=4.1667e-6, provisioned_duration_usd=9.7222e-6),
+        "arm64": LambdaPrices(
+            on_demand_usd=1.33334e-5, provisioned_capacity_usd=3.3334e-6, provisioned_duration_usd=7.7778e-6),
     },
     request_usd=0.20e-6,
     instance_hour_usd={

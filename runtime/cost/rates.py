@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
@@ -25,6 +25,7 @@ from runtime.ports.money import WorkTimes
 from runtime.ports.scaling import GradientNoise
 from runtime.records.files import from_json, read_regular, to_json, write_atomically
 from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
+from runtime.settings.section import Field, Section, read_tree
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -56,11 +57,9 @@ _LOOP_REQUESTS: Final = 2
 """The loop writes the batch, and reads the result; before gradients, samples and a policy. For each gradient it reads
 that, and writes the next policy."""
 _EPISODE_STEPS: Final = 1000
-_SECONDS_MAX: Final = 86_400
-"""Of a unit: as `learner.update_timeout_s`."""
 MEASURED: Final = "measured on this machine"
-LAMBDA_SPEEDS: Final = {"x86_64": 0.68, "arm64": 0.68}
-"""Of one vCPU of AWS Lambda, by processor. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
+LAMBDA_SPEED: Final = 0.68
+"""Of one vCPU of AWS Lambda, x86_64 or arm64. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
 comparisons of both processors differ by between -16 and +19 %, so they count alike."""
 INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7g": 0.85, "m7g": 0.85, "c8g": 1.1, "c5": 0.76, "g4dn": 0.76,
                           "g5": 0.76, "g6": 0.87, "p3": 0.65}
@@ -71,9 +70,9 @@ GPU_SPEEDS: Final = {"g4dn": 30.0, "g5": 117.0, "g6": 114.0, "p3": 59.0}
 of a core. **Modelled.**"""
 
 
-def lambda_speed(memory_mib: int, architecture: str) -> float:
+def lambda_speed(memory_mib: int) -> float:
     """Speed of a single-threaded function, compared with the machine of the table."""
-    return vcpu_share(memory_mib) * LAMBDA_SPEEDS[architecture]
+    return vcpu_share(memory_mib) * LAMBDA_SPEED
 
 
 def instance_speed(instance_type: str) -> float:
@@ -126,8 +125,14 @@ def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:
     """Returns the longest start-up of an actor that is billed: the table's, if it has it."""
     if "init_s" not in units:
         return INIT_SECONDS_MAX
-    actor = experiment.actor
-    return min(INIT_SECONDS_MAX, units["init_s"] / lambda_speed(actor.memory_mib, actor.architecture))
+    return min(INIT_SECONDS_MAX, units["init_s"] / lambda_speed(experiment.actor.memory_mib))
+
+
+class _Kept(Section):
+    """The file that keeps a run's rates; a unit takes no longer than ``learner.update_timeout_s`` may be."""
+
+    source: str
+    units: Mapping[Annotated[str, Field(pattern=f"^({'|'.join(UNITS)})$")], Annotated[float, Field(ge=0, le=86_400)]]
 
 
 class Rates:
@@ -165,17 +170,10 @@ class Rates:
 
     def _load(self, path: Path) -> None:
         try:
-            found = from_json(read_regular(path))
-            source, units = found["source"], found["units"]
-            if not isinstance(source, str):
-                raise ValueError("source is no text")
-            for unit, seconds in units.items():
-                if unit not in UNITS or type(seconds) not in (int, float) or not 0 <= seconds <= _SECONDS_MAX:
-                    raise ValueError(f"{unit} = {seconds}; allowed: {' | '.join(UNITS)}, each from 0 to "
-                                     f"{_SECONDS_MAX:,} seconds")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            found = read_tree(_Kept, from_json(read_regular(path)))
+        except (OSError, ValueError) as error:
             raise RunDirectoryError(f"{path} does not hold the rates of a bill: {error}") from None
-        self.source, self.units = source, units
+        self.source, self.units = found.source, dict(found.units)
 
 
 class ModelledTimes(WorkTimes):
@@ -200,7 +198,7 @@ class ModelledTimes(WorkTimes):
         if not units.keys() >= UNITS.keys():
             return {}
         actor_s = ((units["invocation_s"] + actor.fragment_steps * units["step_s"])
-                   / lambda_speed(actor.memory_mib, actor.architecture))
+                   / lambda_speed(actor.memory_mib))
         return {"actor_s": actor_s, "collect_s": actor_s + init_s(experiment, units),
                 "sample_s": self.update_s(actor.fragment_steps, 0.0) / actor.fragment_steps,
                 "detect_s": self.detect_s(detector_products(experiment), experiment.detector.subset_size, 0.0),
@@ -237,9 +235,9 @@ class FunctionTimes(ModelledTimes):
     def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
         """Takes what decides about them; see `ModelledTimes`."""
         super().__init__(rates, experiment, experiment.learner.instance_types[0])
-        function, architecture = experiment.learner.function, experiment.actor.architecture
-        self._speed = self._product_speed = lambda_speed(function.coordinator_memory_mib, architecture)
-        self._step_speed = self._samples_speed = lambda_speed(function.memory_mib, architecture)
+        function = experiment.learner.function
+        self._speed = self._product_speed = lambda_speed(function.coordinator_memory_mib)
+        self._step_speed = self._samples_speed = lambda_speed(function.memory_mib)
         self.init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / self._step_speed)
         self._taken_s: defaultdict[int, float] = defaultdict(float)
 

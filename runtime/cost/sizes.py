@@ -12,6 +12,9 @@ from lambda_actor.spaces import Spaces
 from lambda_actor.wire import MESSAGE_BYTES_MAX
 from runtime.errors import ExperimentError
 
+TRAJECTORIES_MIB = 1024
+"""Room for a round's waiting trajectories in a cache of the run's own; a cache.t4g.small (1.37 GiB) holds as much, once
+ElastiCache has put its quarter aside."""
 _HEADERS_BYTES = 4096
 
 

@@ -21,13 +21,12 @@ from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
 from runtime.cost.rates import FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
-from runtime.cost.sizes import check_sizes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.ports.money import ACTOR, LEARNER, PriceTable
 from runtime.training.costs import make_cost_model
-from runtime.training.preflight import with_episodes
+from runtime.training.preflight import fit
 
 INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""
@@ -193,10 +192,7 @@ def predict_all(
         try:
             experiment = experiment_from_tree(
                 _tree(way.changes), base=tree, source=way.name).resolved(is_deployed=True)
-            fitted = with_episodes(
-                experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
-            check_sizes(environment.spaces, environment_id=fitted.environment.id, network=fitted.network.architecture,
-                        fragment_steps=fitted.actor.fragment_steps, cache_kind=fitted.cache.kind)
+            fitted = fit(experiment, environment)
         except ExperimentError:
             if not way.changes:
                 raise
@@ -242,8 +238,8 @@ def rounds_of(
     """
     units, learner = sample.units, experiment.learner
     times = make_times(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
-    speed = instance_speed(instance_type) if learner.has_instance else lambda_speed(
-        learner.function.coordinator_memory_mib, experiment.actor.architecture)
+    speed = (instance_speed(instance_type) if learner.has_instance else
+             lambda_speed(learner.function.coordinator_memory_mib))
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     # As many whole fragments as a run with stop.max_steps has; its last round may have fewer actors.
     fragments = max(1, steps // steps_each)
@@ -255,7 +251,7 @@ def rounds_of(
     replayed = longest / 4 if experiment.environment.replay else 0.0
     fragment_s = units["invocation_s"] + (steps_each + replayed) * units["step_s"]
     if parallel_speed is None:
-        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
+        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib)
         collect_s = INVOKE_S + actor_s
     else:
         actor_s = fragment_s / (speed * parallel_speed)
@@ -293,7 +289,7 @@ def predict(
                        parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None)
     cold_s = 0.0
     if not is_local and not provisioned:
-        cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib, experiment.actor.architecture)
+        cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib)
     actors_s = seeds * rounds.count * rounds.collect_s + cold_s
     learner_s = seeds * (rounds.count * rounds.learner_s + rounds.function_init_s)
     if not has_instance:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from runtime.settings.section import Field, Section
+
+Price = Annotated[float, Field(gt=0, le=1e6)]
+"""Sums of higher prices may not be finite."""
+_Text = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$")]
+"""What can be printed."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +76,12 @@ class Limits:
         collect_s: A round's actors, together.
         update_s: Detection, update and evaluation, together.
         factor: So many times what the phases took lately; 0 if they are as the experiment says.
-        episode_bytes: The most bytes of an open episode that an actor takes and leaves; None for the most that any may
-            have.
     """
 
     actor_s: float
     collect_s: float
     update_s: float
     factor: float = 0.0
-    episode_bytes: int | None = None
 
     @property
     def is_tightened(self) -> bool:
@@ -161,17 +165,15 @@ class WorkTimes:
         return measured_s
 
 
-@dataclass(frozen=True)
-class LambdaPrices:
+class LambdaPrices(Section):
     """Of one processor architecture, US dollars per GiB-second."""
 
-    on_demand_usd: float
-    provisioned_capacity_usd: float
-    provisioned_duration_usd: float
+    on_demand_usd: Price
+    provisioned_capacity_usd: Price
+    provisioned_duration_usd: Price
 
 
-@dataclass(frozen=True)
-class PriceTable:
+class PriceTable(Section):
     """List prices in US dollars of one region on one day.
 
     Attributes:
@@ -181,17 +183,17 @@ class PriceTable:
         skus: By price, the SKU of AWS' product and the day since which its price holds; empty if nobody asked.
     """
 
-    region: str
-    as_of: str
-    source: str
-    functions: Mapping[str, LambdaPrices]
-    request_usd: float
-    instance_hour_usd: Mapping[str, float]
-    serverless_cache_gib_hour_usd: float
-    serverless_cache_gib_min: float
-    serverless_cache_ecpu_usd: float
-    cache_node_hour_usd: float
-    volume_gib_month_usd: float
-    public_ipv4_hour_usd: float
-    put_usd: float
-    skus: Mapping[str, str] = field(default_factory=dict)
+    region: _Text
+    as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    source: _Text
+    functions: Annotated[Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices], Field(min_length=1)]
+    request_usd: Price
+    instance_hour_usd: Mapping[str, Price]
+    serverless_cache_gib_hour_usd: Price
+    serverless_cache_gib_min: Price
+    serverless_cache_ecpu_usd: Price
+    cache_node_hour_usd: Price
+    volume_gib_month_usd: Price
+    public_ipv4_hour_usd: Price
+    put_usd: Price
+    skus: Mapping[str, _Text] = {}

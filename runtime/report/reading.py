@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config import yaml_text
-from runtime.config.schema import is_below, leaves
-from runtime.config.unused import unread_paths
+from runtime.config.schema import leaves
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
 from runtime.records.files import LINES_BYTES_MAX, parse_json, read_regular
@@ -245,11 +244,8 @@ def read_run(path: Path, name: str) -> RecordedRun:
         tree = yaml_text.parse(text, layout.CONFIG)
         if not isinstance(tree, dict):
             raise ValueError("it is no mapping of sections")
-        found = dict(leaves(tree))
-        # Runs of earlier versions have the settings of all algorithms.
         settings = {key: value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-                    for key, value in found.items()
-                    if not is_below(key, unread_paths(found))}
+                    for key, value in leaves(tree)}
         if (path.parent / layout.SUMMARY).exists() and layout.holds_seeds(path.parent):
             # Its own is but its share of what all seeds together may spend.
             settings["budget.usd"] = str(_read_object(path.parent / layout.SUMMARY, problems).get("budget_usd"))

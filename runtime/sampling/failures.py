@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from lambda_actor.errors import CacheError
 from runtime.errors import ActorsKeepFailingError
@@ -12,6 +13,21 @@ from runtime.ports.sampling import Actor
 from runtime.sampling.episodes import OpenEpisodes
 
 _CACHE_ERRORS: tuple[str, ...] = (CacheError.__name__, *(one.__name__ for one in CacheError.__subclasses__()))
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many failures are borne.
+
+    Attributes:
+        quorum: Share of a synchronous round's actors that must return for it to be trained on.
+        attempts: Tries for each slot of a synchronous round, and for an open episode whose continuation raises.
+        failures_max: Failures without a success between them that end the run.
+    """
+
+    quorum: float = 0.95
+    attempts: int = 3
+    failures_max: int = 16
 
 
 class CircuitBreaker:
@@ -39,28 +55,27 @@ class CircuitBreaker:
         self._failures += 1
         if self._failures >= self._failures_max:
             raise ActorsKeepFailingError(
-                f"{self._failures} actors in a row failed (fleet.failures_max = {self._failures_max}); "
-                "the last one: ", reason)
+                f"{self._failures} actors in a row failed; the last one: ", reason)
 
 
 class Failures:
     """Keeps account of failed actors, whatever the pacing of rounds.
 
     Attributes:
+        patience: How many are borne.
         has_raising_slot: Whether some slot's, or some episode's, every try has raised since `begin`.
     """
 
-    def __init__(self, events: EventSink, episodes: OpenEpisodes, *, attempts: int, failures_max: int) -> None:
+    def __init__(self, events: EventSink, episodes: OpenEpisodes, patience: Patience) -> None:
         """Starts with no failure.
 
         Args:
             events: Records each failure.
             episodes: Are told of episodes whose every continuation raises.
-            attempts: Tries after which a rollout that always raised is given up.
-            failures_max: Failures in a row that end the run.
+            patience: How many failures are borne.
         """
-        self._events, self._episodes, self._attempts = events, episodes, attempts
-        self._breaker = CircuitBreaker(failures_max)
+        self._events, self._episodes, self.patience = events, episodes, patience
+        self._breaker = CircuitBreaker(patience.failures_max)
         self._raised: Counter[str] = Counter()
         self.has_raising_slot = False
 
@@ -88,7 +103,7 @@ class Failures:
                             attempt=actor.work.attempt, status=outcome.status, error=reason)
         key = _key(actor)
         self._raised[key] += _is_its_own(outcome)
-        if self._raised[key] >= self._attempts:
+        if self._raised[key] >= self.patience.attempts:
             del self._raised[key]
             self.has_raising_slot = True
             if actor.episode is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import pydantic
 from pydantic import Field as Field
 
+S = TypeVar("S", bound="Section")
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -50,3 +51,17 @@ class Unused:
 def _types(annotation: Any) -> set[Any]:
     """Returns the types of which an annotation is made."""
     return {annotation}.union(*map(_types, get_args(annotation)))
+
+
+def read_tree(section: type[S], tree: Any) -> S:
+    """Returns the section that a tree describes, as files need it that are no experiments.
+
+    Raises:
+        ValueError: It is none; names the first wrong field, its value and what is wrong with it.
+    """
+    try:
+        return section.model_validate(tree)
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(map(str, problem["loc"])) or "it"
+        raise ValueError(f"{name} = {problem['input']!r:.80}: {problem['msg']}") from None

@@ -13,7 +13,7 @@ from runtime.ports.run import PolicyEvaluator
 from runtime.ports.sampling import Sampler
 from runtime.ports.scaling import Detector, Scaler
 from runtime.sampling.episodes import OpenEpisodes
-from runtime.sampling.failures import Failures
+from runtime.sampling.failures import Failures, Patience
 from runtime.training.asynchronous.pacing import AsynchronousPacing
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
@@ -43,6 +43,7 @@ class Equipment:
         evaluator: Evaluates policies beside the training.
         actor_event: Fields of every actor's event that no round changes.
         spaces: Of the environment.
+        patience: With actors that fail.
     """
 
     updater: Updater
@@ -52,6 +53,7 @@ class Equipment:
     evaluator: PolicyEvaluator
     actor_event: Mapping[str, Any]
     spaces: Spaces
+    patience: Patience = Patience()
 
 
 def make_round_loop(
@@ -68,13 +70,14 @@ def make_round_loop(
         callbacks: The user's.
     """
     updater, scaler, spaces = equipment.updater, equipment.scaler, equipment.spaces
-    algorithm, environment, fleet = experiment.algorithm, experiment.environment, experiment.fleet
+    algorithm, environment = experiment.algorithm, experiment.environment
     fragment_steps, events = experiment.actor.fragment_steps, books.events
     episodes, progress = OpenEpisodes(events), Progress(experiment.stop, fragment_steps)
     parts = Parts(
         settings=RoundSettings(
-            seed=experiment.seed, actor_event=equipment.actor_event, spaces=spaces, fleet=fleet, algorithm=algorithm,
-            most_actors=scaler.actors_max, fragment_steps=fragment_steps, subset_size=experiment.detector.subset_size),
+            seed=experiment.seed, actor_event=equipment.actor_event, spaces=spaces, fleet=experiment.fleet,
+            algorithm=algorithm, most_actors=scaler.actors_max, fragment_steps=fragment_steps,
+            subset_size=experiment.detector.subset_size),
         progress=progress, sampler=equipment.sampler,
         updating=Updating(updater, episodes, progress, spaces, environment,
                           settings_key=f"algorithm.{algorithm.chosen_key}", timing=timing),
@@ -85,7 +88,7 @@ def make_round_loop(
         evaluations=Evaluations(equipment.evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
                                 has_whole_episodes=not environment.truncate_at_fragment, times=timing.times),
         saving=saving, callbacks=callbacks, episodes=episodes,
-        failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
+        failures=Failures(events, episodes, equipment.patience),
         books=books, events=events, clock=timing.clock,
         phases=make_phase_times(experiment, books.meter.limits, timing.times))
     return RoundLoop(parts, PACINGS[algorithm.rounds](parts))

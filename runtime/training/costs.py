@@ -5,7 +5,7 @@ from __future__ import annotations
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.limits import PhaseTimes
-from runtime.cost.model import ClusterCostModel, CostModel, free_prices
+from runtime.cost.model import CostModel, cluster_cost_model, free_prices
 from runtime.cost.sizes import traffic_bytes_max
 from runtime.ports.money import ACTOR, Limits, PriceTable, WorkTimes
 
@@ -28,7 +28,7 @@ def make_cost_model(
         ExperimentError: The instance type has no price.
     """
     if experiment.fleet.kind == "ray":
-        return ClusterCostModel(
+        return cluster_cost_model(
             experiment.actor, experiment.learner, prices, nodes=experiment.fleet.ray.nodes or nodes,
             round_deadline_s=experiment.fleet.round_deadline_s, waves=waves)
     return CostModel(

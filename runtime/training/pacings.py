@@ -86,8 +86,6 @@ class RoundSettings:
             limits: The most that each is billed for.
             fields: Fields of the event that differ from the run's.
         """
-        if limits.episode_bytes is not None:
-            fields["episode_bytes_max"] = limits.episode_bytes
         return ActorSpec(
             {**self.actor_event, "policy_version": policy_version, "round_index": round_index, **fields},
             self.spaces, weights_bytes=len(weights), timeout_s=limits.actor_s)
@@ -134,7 +132,6 @@ class Parts:
         steps_max = (self.settings.algorithm.round_steps or self.phases.samples_max) + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
-            episode_bytes=max((len(record.data) for record in self.episodes.waiting), default=0),
             evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max))
 
     def collected_s(self, seconds: float, actors: int) -> float:
@@ -151,9 +148,8 @@ class Parts:
         """
         whole, collect_s = self.books.meter.limits, self.settings.deadline_s(self.sampler.concurrency)
         if self.books.meter.is_by_the_clock:
-            return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s),
-                           episode_bytes=None)
-        return replace(whole, actor_s=limits.actor_s, collect_s=collect_s, episode_bytes=limits.episode_bytes)
+            return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s))
+        return replace(whole, actor_s=limits.actor_s, collect_s=collect_s)
 
 
 class Scaling:

@@ -52,7 +52,7 @@ def preflight(
     """
     experiment.scaler.chosen.make()
     environment = environment or try_experiment(experiment)
-    fitted = _fit(experiment, environment)
+    fitted = fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices)
     limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
     needed_usd = _round_usd(fitted.scaler.smallest_round, model, limits, init_s)
@@ -86,13 +86,18 @@ def smallest_budget_usd(
     Raises:
         ExperimentError: The experiment does not suit the environment, or an instance type has no price.
     """
-    fitted = _fit(experiment, environment)
+    fitted = fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
     limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
     return _round_usd(fitted.scaler.smallest_round, model, limits, init_s)
 
 
-def _fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
+def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
+    """Returns the experiment with what follows from its environment filled in.
+
+    Raises:
+        ExperimentError: The experiment does not suit the environment.
+    """
     fitted = with_episodes(
         experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
     _check_function(fitted)

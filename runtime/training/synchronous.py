@@ -86,8 +86,9 @@ class SynchronousPacing:
             bills.append(self._reject(round_index, attempt))
         else:
             raise ActorsKeepFailingError(
-                f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._settings.fleet.quorum}); the last actor's error: ", attempts[-1].collected.last_error)
+                f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row: "
+                f"{self._parts.failures.patience.quorum:.0%} of its actors must return; the last actor's error: ",
+                attempts[-1].collected.last_error)
         try:
             return self._finish(round_index, attempts, bills, started_s)
         except BudgetError as failure:
@@ -110,8 +111,8 @@ class SynchronousPacing:
         collection = Collection(
             parts.sampler, self._meter, parts.failures, parts.events,
             self._spec(round_index, weights, limits, attempts),
-            prefix=f"r{round_index}t{len(attempts)}", attempts=self._settings.fleet.attempts,
-            deadline_s=parts.by_the_clock(limits).collect_s, save_ledger=parts.books.save, clock=self._clock)
+            prefix=f"r{round_index}t{len(attempts)}", deadline_s=parts.by_the_clock(limits).collect_s,
+            save_ledger=parts.books.save, clock=self._clock)
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
             self._start(collection, range(granted))
@@ -181,7 +182,7 @@ class SynchronousPacing:
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
         # A hair less than the product, which can come out a hair too large.
-        needed = math.ceil(self._settings.fleet.quorum * attempt.actor_count - 1e-9)
+        needed = math.ceil(self._parts.failures.patience.quorum * attempt.actor_count - 1e-9)
         return len(attempt.collected.trajectories) >= max(1, needed)
 
     def _reject(self, round_index: int, attempt: _Attempt) -> RoundBill:

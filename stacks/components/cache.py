@@ -17,7 +17,7 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.prices import CACHE_NODE_TYPE
-from runtime.cost.sizes import weights_bytes
+from runtime.cost.sizes import TRAJECTORIES_MIB, weights_bytes
 from runtime.names import CACHE_PORT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge
 from stacks.arns import arn_of
@@ -145,7 +145,7 @@ class ServerlessCache(_ElastiCache):
 
 def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimitsProperty:
     """A gigabyte more than trajectories may take, for weights and episodes: a full cache would evict, not refuse."""
-    gigabytes = math.ceil(plan.experiment.cache.memory_mib / 1024) + 1
+    gigabytes = TRAJECTORIES_MIB // 1024 + 1
     # One unit is a KiB moved; all actors of a round fetch the weights at once.
     weights_kib = math.ceil(_weights_bytes(plan.experiment) / 1024)
     units = plan.experiment.scaler.most_actors * (weights_kib + FRAGMENT_KIB)

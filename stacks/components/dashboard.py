@@ -8,6 +8,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from runtime.names import METRIC_NAMESPACE
+from runtime.sampling.failures import Patience
 from stacks.plan import Plan
 
 MINUTE = Duration.minutes(1)
@@ -72,8 +73,8 @@ class Dashboard(Construct):
             expression="100 * failed / actors", label="failed actors, %", period=SILENCE,
             using_metrics={"failed": self._metric("ActorsFailed", "Sum", SILENCE),
                            "actors": self._metric("Actors", "Sum", SILENCE)})
-        self._alarm("ActorFailures", failures, round(100 * (1 - experiment.fleet.quorum), 6),
-                    "More actors fail than fleet.quorum can bear")
+        self._alarm("ActorFailures", failures, round(100 * (1 - Patience.quorum), 6),
+                    "More actors fail than a round's quorum can bear")
         self._alarm("Spending", self._metric("SpentUsd", "Maximum"), SPENT_SHARE * experiment.budget.usd,
                     f"{SPENT_SHARE:.0%} of the budget is spent")
         self._alarm("BootFailures", self._metric("BootFailures", "Sum"), 0, "A learner did not come up")

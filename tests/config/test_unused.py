@@ -115,8 +115,6 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
     ("algorithm: {round_steps: 9}", [], "algorithm.round_steps = 9 is never read with algorithm.kind = ppo, its "
      "default and algorithm.rounds = null, its default; allowed: asynchronous rounds, which algorithm.kind = impact | "
      "impala can have"),
-    ("algorithm: {kind: impact}\nfleet: {quorum: 0.5}", [], "fleet.quorum = 0.5 is never read with algorithm.kind = "
-     "impact and algorithm.rounds = null, its default; allowed: algorithm.rounds = synchronous"),
     ("algorithm: {kind: ppo, ppo: {kl_target: 0.1}}", [], "algorithm.ppo.kl_target = 0.1 is never read with "
      "algorithm.ppo.kl_coefficient = 0.0, its default; allowed: algorithm.ppo.kl_coefficient above 0"),
     ("algorithm: {ppo: {normalize_observations: false, observation_clip: 5}}", [], "observation_clip = 5.0 is never"),
@@ -129,9 +127,7 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
      "fleet.kind = ray"),
     ("fleet: {kind: ray}\nlearner: {launches_max: 2}", [], "learner.launches_max = 2 is never read with fleet.kind = "),
     ("fleet: {kind: lambda, processes: 2}", [], "fleet.processes = 2 is never read with fleet.kind = lambda"),
-    ("cache: {kind: none, memory_mib: 64}", [], "cache.memory_mib = 64 is never read with cache.kind = none"),
     ("cache: {kind: none, url: 'redis://:tooth@h'}", [], "cache.url = "),
-    ("cache: {url: 'redis://:tooth@h', memory_mib: 64}", [], "is never read with a cache.url; allowed: cache.url = "),
 ])
 def test_a_key_that_is_never_read_is_refused_beside_what_decides_that(
         tmp_path: Path, text: str, overrides: list[str], words: str) -> None:

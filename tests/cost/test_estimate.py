@@ -41,8 +41,8 @@ def test_the_shipped_experiment():
     (["g4dn.xlarge"], 0.526), (["c5.9xlarge", "g4dn.xlarge"], 1.53), (["g4dn.xlarge", "c5.9xlarge"], 1.53),
     (["g4dn.xlarge", "p3.8xlarge", "g6.xlarge"], 12.24)])
 def test_the_dearest_type_counts_wherever_it_stands(types: list[str], usd: float):
-    found = expected_cost(experiment(learner={"instance_types": types, "volume_gib": 200}))
-    assert found.learner_usd_per_hour == pytest.approx(usd + 2 * VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
+    found = expected_cost(experiment(learner={"instance_types": types}))
+    assert found.learner_usd_per_hour == pytest.approx(usd + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
 
 
 @pytest.mark.parametrize(("kind", "usd"), [("serverless", SERVERLESS), ("node", 0.032), ("learner", 0.0)])

@@ -35,13 +35,6 @@ def test_each_choice_is_tighter_and_holds_what_was_seen(
             assert min(taken_s, getattr(WHOLE, name)) <= getattr(limits, name) <= getattr(before, name)
 
 
-@pytest.mark.parametrize(("episode_bytes", "tightest"), [(0, None), (1000, 1100), (2**20, 2**20)])
-def test_the_largest_episode_that_waits_decides_how_large_others_may_be(episode_bytes: int, tightest: int | None):
-    phases = seen(actor_s=1.0, collect_s=1.0, sample_s=1.0)
-    whole, *_, last = phases.choices(detects=False, evaluates=False, episode_bytes=episode_bytes)
-    assert (whole.episode_bytes, last.episode_bytes) == (None, tightest)
-
-
 @pytest.mark.parametrize("missing", ["actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s"])
 def test_what_nobody_knows_is_not_tightened(missing: str):
     known = dict.fromkeys(("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s"), 1.0)
@@ -57,9 +50,9 @@ def test_what_nobody_knows_is_not_tightened(missing: str):
 def test_limits_leave_room_for_an_episode_that_gets_longer():
     once, thrice = (PhaseTimes(WHOLE, samples_max=1, expected={"actor_s": 0.5, "collect_s": 0.75, "sample_s": 0.25},
                                growth=growth) for growth in (1.0, 3.0))
-    tight, loose = (list(one.choices(detects=False, evaluates=False, episode_bytes=100))[-1] for one in (once, thrice))
+    tight, loose = (list(one.choices(detects=False, evaluates=False))[-1] for one in (once, thrice))
     assert (loose.actor_s, loose.collect_s) == pytest.approx((3 * tight.actor_s, 3 * tight.collect_s))
-    assert (tight.episode_bytes, loose.episode_bytes, loose.update_s) == (111, 330, tight.update_s)
+    assert loose.update_s == tight.update_s
 
 
 def test_the_longest_of_the_last_rounds_counts_and_is_kept_in_a_checkpoint():

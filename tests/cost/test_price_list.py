@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -81,7 +80,8 @@ def test_every_price_is_that_of_its_one_product(api: PriceList) -> None:
     prices = fetch()
     assert prices == PriceTable(
         region="us-east-1", as_of=TODAY, source="the Price List API",
-        functions={"x86_64": LambdaPrices(0.0000166667, 0.0000041667, 0.0000097222)}, request_usd=0.0000002,
+        functions={"x86_64": LambdaPrices(on_demand_usd=0.0000166667, provisioned_capacity_usd=0.0000041667,
+                                          provisioned_duration_usd=0.0000097222)}, request_usd=0.0000002,
         instance_hour_usd={"g5.xlarge": 1.006}, serverless_cache_gib_hour_usd=0.084, serverless_cache_gib_min=0.1,
         serverless_cache_ecpu_usd=0.0000000023, cache_node_hour_usd=0.0256, volume_gib_month_usd=0.08,
         public_ipv4_hour_usd=0.005, put_usd=0.000005,
@@ -102,7 +102,8 @@ def test_they_are_near_the_dated_tables(api: PriceList) -> None:
 def test_an_arm_function_has_its_own_prices(api: PriceList) -> None:
     types = ("c5.9xlarge", "g4dn.xlarge")
     prices = fetch(architecture="arm64", types=types)
-    assert prices.functions == {"arm64": LambdaPrices(0.0000133334, 0.0000033334, 0.0000077778)}
+    assert prices.functions == {"arm64": LambdaPrices(
+        on_demand_usd=0.0000133334, provisioned_capacity_usd=0.0000033334, provisioned_duration_usd=0.0000077778)}
     assert prices.instance_hour_usd == {"c5.9xlarge": 1.53, "g4dn.xlarge": 0.526}
     assert prices.skus["request_usd"] == "REQUEST-ARM-US-EAST-1 since 2026-11-01"
     arm = experiment_from_tree({
@@ -186,7 +187,7 @@ def test_elsewhere_what_the_api_does_not_tell_is_the_dated_tables_price_times_tw
 
 def test_a_file_of_the_users_comes_before_the_dated_table(api: PriceList) -> None:
     api.products.remove(api.named("IPV4-SA-EAST-1"))
-    own = dataclasses.replace(PRICES, region="sa-east-1", source="my file", public_ipv4_hour_usd=0.006)
+    own = PRICES.model_copy(update={"region": "sa-east-1", "source": "my file", "public_ipv4_hour_usd": 0.006})
     prices, remark = asked("sa-east-1", other=own)
     assert prices.public_ipv4_hour_usd == 0.006
     assert remark.startswith("public_ipv4_hour_usd is that of my file, 2026-11-20: ")
@@ -254,10 +255,10 @@ def test_what_is_only_sold_reserved_has_no_term_on_demand(api: PriceList) -> Non
     ({"CNY": "0.1"}, "has a price in CNY, not USD alone"),
     ({"USD": "0.1", "CNY": "0.7"}, "has a price in USD, CNY, not USD alone"),
     ({}, "has a price in no currency, not USD alone"),
-    ({"USD": "0.0000000000"}, "has a price of 0.0; allowed: a finite one above 0"),
-    ({"USD": "-0.1"}, "has a price of -0.1; allowed: a finite one above 0"),
-    ({"USD": "nan"}, "has a price of nan; allowed: a finite one above 0"),
-    ({"USD": "inf"}, "has a price of inf; allowed: a finite one above 0"),
+    ({"USD": "0.0000000000"}, "has a price of 0.0; allowed: one above 0, up to 1e6"),
+    ({"USD": "-0.1"}, "has a price of -0.1; allowed: one above 0, up to 1e6"),
+    ({"USD": "nan"}, "has a price of nan; allowed: one above 0, up to 1e6"),
+    ({"USD": "inf"}, "has a price of inf; allowed: one above 0, up to 1e6"),
 ])
 def test_a_price_is_in_dollars_and_above_0(api: PriceList, price: dict[str, str], said: str) -> None:
     api.tiers("GP3-US-EAST-1")[0]["pricePerUnit"] = price

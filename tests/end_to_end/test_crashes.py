@@ -323,7 +323,7 @@ def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
 
 def test_actors_that_keep_failing_end_the_run_with_the_root_error(experiment: Path, tmp_path: Path) -> None:
     finished = train(experiment, tmp_path / "run", *overrides(
-        environment__id="tests.end_to_end.failing_environment:make", fleet__failures_max=4))
+        environment__id="tests.end_to_end.failing_environment:make"))
     assert finished.returncode == 1
     where = Path(__file__).with_name("failing_environment.py")
     line = next(number for number, text in enumerate(where.read_text().splitlines(), 1) if "motor" in text)

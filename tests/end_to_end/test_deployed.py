@@ -443,7 +443,7 @@ def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, don
     """With a larger budget, and with the prices that it was deployed with."""
     spent_usd = account.entry.spent_usd
     text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 2}").replace("usd: 1.0", "usd: 2.0")
-    prices = replace(PRICES, instance_hour_usd=dict.fromkeys(PRICES.instance_hour_usd, 7.0))
+    prices = PRICES.model_copy(update={"instance_hour_usd": dict.fromkeys(PRICES.instance_hour_usd, 7.0)})
     (account.directory / "prices.json").write_bytes(prices_to_json(prices))
     try:
         code, printed = account.run(tmp_path / "again", instance="i-3", text=text, NITRO_STACK="a later one")

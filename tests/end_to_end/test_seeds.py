@@ -172,7 +172,7 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
 def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
-        environment__id="tests.end_to_end.failing_environment:make", fleet__failures_max=4))
+        environment__id="tests.end_to_end.failing_environment:make"))
     assert finished.returncode == 1
     assert "the motor is on fire" in finished.stdout
     assert "mend the environment first" in finished.stdout

@@ -15,7 +15,7 @@ from tests.helpers import ROOT, command, events, overrides, results_only, rounds
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    embedded = EmbeddedServer(256)
+    embedded = EmbeddedServer()
     yield embedded
     embedded.close()
 

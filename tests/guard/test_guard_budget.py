@@ -31,6 +31,7 @@ from runtime.guard.parts import ALIAS, GROUP, REPLICATION_GROUP, SERVERLESS_CACH
 from runtime.guard.stacks import GuardedStack, read_deployment, tags_of_limits
 from runtime.guard.times import HEARTBEAT_S, INTERVAL_S
 from runtime.guard.watch import Guard
+from runtime.ports.money import ACTOR
 from stacks.plan import expected_cost
 from tests.guard.pretended_account import CACHES, FUNCTION, Account, Machine, Stack
 from tests.helpers import cost_model
@@ -256,10 +257,10 @@ class Run:
             # Promised in the ledger before anything of it is used.
             self._record(stack, machine, writer, meter, state=TRAINING)
             share = 0.0 if self.is_liar else draw.choice([0.01, 1.0])
-            billed = [share * draw.random() * machine.model.actor_worst_case_usd for _ in range(granted)]
+            billed = [share * draw.random() * machine.model.roles[ACTOR].worst_case_usd() for _ in range(granted)]
             self.actors_usd += sum(billed)
             # Heartbeats go out while the round lasts, and some get lost.
-            length_s = draw.uniform(1, min(1500.0, machine.model.round_seconds_max))
+            length_s = draw.uniform(1, min(1500.0, machine.model.limits.round_s))
             while length_s > 0:
                 yield min(length_s, HEARTBEAT_S)
                 length_s -= HEARTBEAT_S

@@ -92,7 +92,7 @@ from contextlib import closing
 import torch
 from lambda_actor.cache import TrajectoryCache
 from runtime.backends.cache_server import LearnerServer
-with closing(LearnerServer(64, address="127.0.0.1", port=int(sys.argv[1]))) as server:
+with closing(LearnerServer(address="127.0.0.1", port=int(sys.argv[1]))) as server:
     print("torch", torch.__version__, "cache", server.url.partition(":")[0])
 """
 _SPACES = """
@@ -226,7 +226,7 @@ class Actors:
         """Args:
             stack: Ends everything that was started.
         """
-        server = stack.enter_context(closing(LearnerServer(64, address="127.0.0.1", port=_free_port())))
+        server = stack.enter_context(closing(LearnerServer(address="127.0.0.1", port=_free_port())))
         (folder / _BUCKET).mkdir()
         (folder / _BUCKET / _KEY).write_bytes(server.actor_credential)
         s3 = {**_SETTINGS, "AWS_ENDPOINT_URL_S3": stack.enter_context(bucket(folder))}

@@ -373,16 +373,6 @@ def test_weights_of_another_kind_are_refused(event: dict[str, Any], cache: Traje
         handler(event, None)
 
 
-def test_an_open_episode_that_is_larger_than_what_is_paid_for_is_not_sent(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    with pytest.raises(OversizedMessageError, match="100"):
-        handler({**event, "episode_bytes_max": 100}, None)
-    assert cache.take("r1-0-0") is None
-    with pytest.raises(EventError, match="'episode_bytes_max' is 'many', not a int"):
-        handler({**event, "episode_bytes_max": "many"}, None)
-
-
 def test_an_episode_of_another_environment_is_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:
     cache.publish_episodes({"e1": OpenEpisode(np.zeros(2, np.float32), {"0.x": np.zeros(3)}, 0.0, 1, 0).to_bytes()})
     with pytest.raises(EpisodeStateError, match="make_counter"):

@@ -23,7 +23,7 @@ from runtime.ports.sampling import ActorSpec, OpenEpisodeRecord
 from runtime.records.events import EventLog
 from runtime.sampling.collection import Collection
 from runtime.sampling.episodes import OpenEpisodes
-from runtime.sampling.failures import CircuitBreaker, Failures
+from runtime.sampling.failures import CircuitBreaker, Failures, Patience
 from runtime.sampling.serverless import ServerlessSampler
 from tests.fakes import (
     ACTION_SIZE,
@@ -70,12 +70,13 @@ class Round:
         self.fleet = FakeFleet(self.cache, self.clock, script, at_once=at_once, log=self.log)
         self.meter = make_meter(make_experiment(budget={"usd": usd}))
         events = EventLog(self.events_path, lambda: "now")
-        self.failures = Failures(events, OpenEpisodes(events), attempts=attempts, failures_max=failures_max)
+        self.failures = Failures(
+            events, OpenEpisodes(events), Patience(attempts=attempts, failures_max=failures_max))
         sampler = ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05)
         self.collection = Collection(
             sampler, self.meter, self.failures, events,
             ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, spaces, WEIGHTS_BYTES, 60.0),
-            prefix="r5t0", attempts=attempts, deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
+            prefix="r5t0", deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
         assert self.meter.open_round(slots, smallest=1) == slots
         self.collection.start(range(slots), episodes or {})
 
@@ -458,7 +459,7 @@ def test_a_breaker_trips_at_its_limit_with_the_last_reason():
     breaker = CircuitBreaker(3)
     breaker.failure("one")
     breaker.failure("two")
-    with pytest.raises(ActorsKeepFailingError, match="3 actors in a row.*failures_max = 3.*three"):
+    with pytest.raises(ActorsKeepFailingError, match="3 actors in a row.*three"):
         breaker.failure("three")
 
 

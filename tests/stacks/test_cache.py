@@ -67,8 +67,8 @@ def test_serverless_has_ceilings_and_keeps_nothing(serverless: Assembly) -> None
 
 
 def test_its_ceilings_follow_the_experiment(synthesise: Synthesise) -> None:
-    cache = synthesise(scaler__actors_max=64, cache__memory_mib=1500).only("AWS::ElastiCache::ServerlessCache")
-    assert cache["CacheUsageLimits"] == {"DataStorage": {"Unit": "GB", "Maximum": 3},
+    cache = synthesise(scaler__actors_max=64).only("AWS::ElastiCache::ServerlessCache")
+    assert cache["CacheUsageLimits"] == {"DataStorage": {"Unit": "GB", "Maximum": 2},
                                          "ECPUPerSecond": {"Maximum": 64 * (1000 + WEIGHTS_KIB)}}
 
 

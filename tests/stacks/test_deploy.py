@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import io
 import json
@@ -37,12 +36,12 @@ FILE = """\
 environment: {id: Hopper-v5}
 scaler: {kind: nitro, actors_min: 4, actors_max: 40}
 actor: {memory_mib: 512, timeout_s: 30, provisioned: 10}
-learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2, volume_gib: 146}
+learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2}
 cache: {kind: node}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
 WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
-LEARNER = 0.8048 + 146 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
+LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
 START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
@@ -193,7 +192,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
 def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be_that_is_said(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     dear = {"g4dn.xlarge": 7.0, "g6.xlarge": 6.0}
-    aws.prices = dataclasses.replace(PRICES, source="the Price List API", instance_hour_usd=dear)
+    aws.prices = PRICES.model_copy(update={"source": "the Price List API", "instance_hour_usd": dear})
     aws.remark = "the dated table is used"
     file.write_text(FILE.replace("3.5", "5"))
     assert deploy.main([str(file), "--yes"]) == 0
@@ -230,7 +229,7 @@ def test_elsewhere_dated_prices_count_twice_and_never_silently(
 def test_a_file_of_prices_is_what_the_api_falls_back_to(
         aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     own = tmp_path / "prices.json"
-    aws.prices = dataclasses.replace(PRICES, region="sa-east-1", source="my prices")
+    aws.prices = PRICES.model_copy(update={"region": "sa-east-1", "source": "my prices"})
     own.write_bytes(prices_to_json(aws.prices))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "sa-east-1")
     monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down"))

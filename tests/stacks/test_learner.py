@@ -115,14 +115,12 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
 
 
 def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
-    made = synthesise(learner__image_parameter="/my/arm64/image", learner__instance_types=["c7g.4xlarge"],
-                      learner__volume_gib=33)
+    made = synthesise(learner__image_parameter="/my/arm64/image", learner__instance_types=["c7g.4xlarge"])
     images = {name: parameter["Default"] for name, parameter in made.template()["Parameters"].items()
               if parameter["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"}
     assert list(images.values()) == ["/my/arm64/image"]
     (reference,) = [{"Ref": name} for name in images]
     assert launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]
-    assert launch(made)["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 33
 
 
 @pytest.mark.parametrize(("types", "image", "gpus", "platform", "torch"), [

@@ -29,11 +29,12 @@ from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import Usage, Work
+from runtime.ports.money import ACTOR, Usage, Work
 from runtime.ports.scaling import Curvature
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
+from runtime.sampling.failures import Patience
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
@@ -95,13 +96,16 @@ class Disk:
         self.promised_usd = 0.0
 
 
+DEFAULT_PATIENCE = Patience()
+
+
 class Rig:
     """One process' loop; checks what must hold at any time while it runs."""
 
     def __init__(self, tmp_path: Path, script: Script | None = None, *, disk: Disk | None = None, replays_max: int = 0,
                  update_s: float = 0.25, concurrency: int = 10**9, returns: tuple[float, ...] = (0.0,),
                  cache: FakeCache | None = None, is_deployed: bool = False, detector: type[FakeDetector] = FakeDetector,
-                 **sections: dict[str, Any]) -> None:
+                 patience: Patience = DEFAULT_PATIENCE, **sections: dict[str, Any]) -> None:
         self.experiment = make_experiment(**sections)
         self.disk = disk or Disk()
         self._told: list[dict[str, Any]] = []
@@ -127,7 +131,7 @@ class Rig:
             self.experiment, Equipment(
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
                 scaler=self.experiment.scaler.chosen.make(), sampler=self.sampler,
-                evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES),
+                evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES, patience=patience),
             books=Books(self.meter, events, lambda: self.save_ledger()),
             saving=Saving(lambda *finished: self.save_round(*finished), self._shield),
             callbacks=Callbacks([], self.experiment), timing=Timing(clock=self.clock))
@@ -460,7 +464,7 @@ def test_a_hanging_actor_is_ended_by_its_time_out_and_replaced(tmp_path: Path):
 
 
 def test_actors_that_keep_failing_end_the_run(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5), fleet={"failures_max": 7})
+    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5), patience=Patience(failures_max=7))
     with pytest.raises(ActorsKeepFailingError, match="7 actors in a row.*broken joint"):
         rig.loop.run()
     assert rig.disk.rows == []
@@ -537,7 +541,7 @@ def test_an_episode_is_continued_once_oldest_first(tmp_path: Path):
 
 def test_an_episode_whose_continuations_keep_raising_is_dropped(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5) if event["episode_id"] == "1-1" else SLOW,
-              fleet={"attempts": 2}, stop={"max_rounds": 6})
+              patience=Patience(attempts=2), stop={"max_rounds": 6})
     assert rig.loop.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
     assert dropped["episode_id"] == "1-1"
@@ -556,7 +560,7 @@ def test_an_episode_survives_the_cache_s_troubles_and_its_actor_s_end(tmp_path: 
         tries.append(nth)
         return trouble if len(tries) < 12 else SLOW
 
-    rig = Rig(tmp_path, script, fleet={"attempts": 2}, stop={"max_rounds": 8})
+    rig = Rig(tmp_path, script, patience=Patience(attempts=2), stop={"max_rounds": 8})
     rig.loop.run()
     assert not rig.events("episode_dropped")
     assert len(tries) == 12
@@ -916,7 +920,7 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
                           **({"actors_fixed": actors} if kind == "fixed" else {"actors_max": max(2, actors)})},
                   algorithm={"staleness_max": staleness_max, "round_steps": round_fragments * STEPS or None,
                              "impact": {"minibatch_steps": minibatch * STEPS}},
-                  actor={"timeout_s": 10}, fleet={"round_deadline_s": 60, "failures_max": 1000},
+                  actor={"timeout_s": 10}, fleet={"round_deadline_s": 60}, patience=Patience(failures_max=1000),
                   stop={"max_steps": max_steps})
         if disk.ledger is not None:
             rig.resume()
@@ -964,7 +968,7 @@ def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
             left -= 1
             if left == 0 and error is Killed:
                 rig.killed_usd = (rig.meter.spent_usd + rig.meter.reserved_usd if name != "save_ledger" else
-                                  rig.meter.spent_usd + rig.fleet.open_count * rig.model.actor_worst_case_usd)
+                                  rig.meter.spent_usd + rig.fleet.open_count * rig.model.roles[ACTOR].worst_case_usd())
             if left == 0 or (left < 0 and error is Killed):
                 raise error
             return real(*arguments, **named)

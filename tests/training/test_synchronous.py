@@ -22,6 +22,7 @@ from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
+from runtime.sampling.failures import Patience
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
@@ -56,13 +57,15 @@ from tests.sampling.parts import (
     read_events,
 )
 
+DEFAULT_PATIENCE = Patience()
+
 
 class Rig:
     """A round loop on fakes, and what it left behind."""
 
     def __init__(self, tmp_path: Path, script: Any = None, *, returns: Sequence[float] = (0.0,),
                  ratio: Callable[..., float | None] | None = None, metrics: Callable[[int], dict] | None = None,
-                 update_s: float = 0.25, **sections: dict[str, Any]) -> None:
+                 update_s: float = 0.25, patience: Patience = DEFAULT_PATIENCE, **sections: dict[str, Any]) -> None:
         self.experiment = make_experiment(**sections)
         self.events_path = tmp_path / "events.jsonl"
         self.log: list[Any] = []
@@ -86,7 +89,7 @@ class Rig:
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
                 scaler=self.experiment.scaler.chosen.make(), sampler=ServerlessSampler(
                     self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
-                evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES),
+                evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES, patience=patience),
             books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),
             saving=Saving(self._save_round, self._shield), callbacks=Callbacks([], self.experiment),
             timing=Timing(clock=self.clock))
@@ -236,7 +239,7 @@ def test_a_boosted_round_shrinks_to_what_max_steps_has_room_for(tmp_path: Path):
 
 
 def test_a_last_round_may_be_rejected_and_its_actors_replaced(tmp_path: Path):
-    rig = Rig(tmp_path, fails((2, 0, 0), *((2, 1, nth) for nth in range(9))), fleet={"quorum": 0.9},
+    rig = Rig(tmp_path, fails((2, 0, 0), *((2, 1, nth) for nth in range(9))), patience=Patience(quorum=0.9),
               scaler={"kind": "fixed", "actors_fixed": 4}, stop={"max_rounds": None, "max_steps": 30})
     with pytest.raises(ActorsKeepFailingError):
         rig.run()
@@ -359,7 +362,7 @@ def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path: Path):
 
 def test_a_round_with_its_quorum_is_accepted_without_the_missing(tmp_path: Path):
     rig = Rig(tmp_path, fails(*((1, 2, nth) for nth in range(3))), stop={"max_rounds": 1},
-              scaler={"kind": "fixed", "actors_fixed": 4}, fleet={"quorum": 0.75})
+              scaler={"kind": "fixed", "actors_fixed": 4}, patience=Patience(quorum=0.75))
     assert rig.run() == "max_rounds"
     (row,) = rig.rows
     assert (row["actor_count"], row["actors_returned"], row["actors_failed"]) == (4, 3, 3)
@@ -375,7 +378,7 @@ def test_the_quorum_is_a_share_of_the_started(tmp_path: Path, quorum: float, fai
         return ERROR if event["slot"] < failed else OK
 
     rig = Rig(tmp_path, script, stop={"max_rounds": 1}, scaler={"kind": "fixed", "actors_fixed": 4},
-              fleet={"quorum": quorum, "attempts": 1, "failures_max": 1000})
+              patience=Patience(quorum=quorum, attempts=1, failures_max=1000))
     if is_accepted:
         assert rig.run() == "max_rounds"
         assert rig.column("actors_returned") == [4 - failed]
@@ -389,7 +392,7 @@ def test_the_quorum_is_not_off_by_one_through_rounding(tmp_path: Path, actors: i
     for returned in (needed - 1, needed):
         rig = Rig(tmp_path, lambda event, nth, returned=returned: OK if event["slot"] < returned else ERROR,
                   stop={"max_rounds": 1}, scaler={"kind": "fixed", "actors_fixed": actors},
-                  fleet={"quorum": quorum, "attempts": 1, "failures_max": 1000})
+                  patience=Patience(quorum=quorum, attempts=1, failures_max=1000))
         if returned < needed:
             with pytest.raises(ActorsKeepFailingError, match="quorum"):
                 rig.run()
@@ -400,7 +403,7 @@ def test_the_quorum_is_not_off_by_one_through_rounding(tmp_path: Path, actors: i
 def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
     # Slot 1 of round 2 fails twice, which are all its tries of the first attempt at the round.
     rig = Rig(tmp_path, fails((2, 1, 0), (2, 1, 1)), scaler={"kind": "fixed", "actors_fixed": 4},
-              fleet={"quorum": 1.0, "attempts": 2}, stop={"max_rounds": 3})
+              patience=Patience(quorum=1.0, attempts=2), stop={"max_rounds": 3})
     assert rig.run() == "max_rounds"
     assert rig.column("round_index") == [1, 2, 3]
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [4, 4, 4]
@@ -415,7 +418,7 @@ def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
 
 def test_a_rejected_round_consumes_no_open_episode(tmp_path: Path):
     rig = Rig(tmp_path, fails((2, 3, 0)), scaler={"kind": "fixed", "actors_fixed": 4},
-              fleet={"quorum": 1.0, "attempts": 1}, stop={"max_rounds": 3})
+              patience=Patience(quorum=1.0, attempts=1), stop={"max_rounds": 3})
     rig.run()
     by_slot: dict[int, list[str]] = {}
     for event in rig.started(2):
@@ -426,7 +429,7 @@ def test_a_rejected_round_consumes_no_open_episode(tmp_path: Path):
 
 def test_three_rejections_in_a_row_end_the_run(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 0 and event["round_index"] == 2 else OK,
-              scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 1})
+              scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=1))
     with pytest.raises(ActorsKeepFailingError, match=r"round 2 missed its quorum 3 times"):
         rig.run()
     assert len(rig.rows) == len(rig.learner.batches) == 1
@@ -438,7 +441,7 @@ def test_three_rejections_in_a_row_end_the_run(tmp_path: Path):
 
 def test_what_comes_too_late_is_counted_and_never_trained_on(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: LATE_COMER if (event["round_index"], event["slot"]) == (1, 1) else OK,
-              stop={"max_rounds": 2}, scaler={"kind": "fixed", "actors_fixed": 4}, fleet={"quorum": 0.5})
+              stop={"max_rounds": 2}, scaler={"kind": "fixed", "actors_fixed": 4}, patience=Patience(quorum=0.5))
     rig.run()
     assert rig.column("actors_late") == [1, 0]
     assert rig.column("actors_returned") == [3, 4]
@@ -513,7 +516,7 @@ def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int
 
 def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: Path):
     # Whoever continues what slot 1 of round 1 left open raises, in whatever round.
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 2},
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=2),
               stop={"max_rounds": 4})
     rig.fleet.script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
     assert rig.run() == "max_rounds"
@@ -525,7 +528,7 @@ def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: 
 
 
 def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_path: Path):
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 1.0, "attempts": 2},
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=2),
               stop={"max_rounds": 2})
     first_seed: list[int] = []
 
@@ -542,7 +545,7 @@ def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_
 
 def test_the_caches_troubles_never_cost_an_episode(tmp_path: Path):
     trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache")
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"quorum": 0.5, "attempts": 2},
+    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=0.5, attempts=2),
               stop={"max_rounds": 5})
     rig.fleet.script = lambda event, nth: trouble if event["episode_id"] == "1-1" and event["round_index"] < 5 else OK
     rig.run()
@@ -567,7 +570,7 @@ def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first(tmp_pa
 def test_an_episode_waits_until_the_trajectory_that_continues_it_is_accepted(tmp_path: Path):
     # Slot 0 of round 2 fails for good: its episode is the oldest in round 3 still.
     rig = Rig(tmp_path, fails((2, 0, 0), (2, 0, 1), (2, 0, 2)), scaler={"kind": "fixed", "actors_fixed": 3},
-              fleet={"quorum": 0.6}, stop={"max_rounds": 4})
+              patience=Patience(quorum=0.6), stop={"max_rounds": 4})
     seen = follow_episodes(rig, rig.cache)
     rig.run()
     assert seen[2] == {0: (1, 0), 1: (1, 1), 2: (1, 2)}
@@ -689,7 +692,7 @@ def test_the_run_stops_when_the_budget_holds_no_further_round(tmp_path: Path):
 
 SHORT: dict[str, Any] = {
     "scaler": {"kind": "fixed", "actors_fixed": 4}, "actor": {"timeout_s": 2, "provisioned": 0},
-    "fleet": {"round_deadline_s": 4, "quorum": 0.75}, "learner": {"update_timeout_s": 4}, "stop": {"max_rounds": 1000}}
+    "fleet": {"round_deadline_s": 4}, "learner": {"update_timeout_s": 4}, "stop": {"max_rounds": 1000}}
 """Limits with which a budget of twenty rounds holds one."""
 
 
@@ -741,7 +744,7 @@ def test_a_round_that_hits_its_tightened_limit_is_lost_and_not_overspent(tmp_pat
 
 def test_a_budget_that_holds_no_rejected_round_again_stops(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 0 else OK,
-              scaler={"kind": "fixed", "actors_fixed": 2}, fleet={"quorum": 1.0, "attempts": 1},
+              scaler={"kind": "fixed", "actors_fixed": 2}, patience=Patience(quorum=1.0, attempts=1),
               budget={"usd": worst_case_usd(2, scaler={"kind": "fixed", "actors_fixed": 2}) + 1e-7})
     assert rig.run() == "budget"
     assert rig.rows == []
@@ -830,7 +833,7 @@ def assert_settled(rig: Rig) -> None:
 
 
 def test_actors_that_keep_failing_end_the_run_with_the_root_error(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: ERROR, fleet={"failures_max": 5, "attempts": 10})
+    rig = Rig(tmp_path, lambda event, nth: ERROR, patience=Patience(failures_max=5, attempts=10))
     with pytest.raises(ActorsKeepFailingError, match="RuntimeError: broken joint"):
         rig.run()
     assert rig.rows == rig.learner.batches == []
@@ -840,7 +843,7 @@ def test_actors_that_keep_failing_end_the_run_with_the_root_error(tmp_path: Path
 def test_failures_are_counted_across_rounds(tmp_path: Path):
     """A slot that fails in every round is not enough: others succeed between."""
     rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 1 else OK, stop={"max_rounds": 10},
-              scaler={"kind": "fixed", "actors_fixed": 3}, fleet={"failures_max": 3, "attempts": 1, "quorum": 0.5})
+              scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(failures_max=3, attempts=1, quorum=0.5))
     assert rig.run() == "max_rounds"
     assert sum(rig.column("actors_failed")) == 10
 

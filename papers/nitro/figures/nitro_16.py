@@ -26,12 +26,11 @@ def memory() -> dict[str, dict[str, float]]:
     """Modelled seconds and dollars of one actor by its memory."""
     fitted = modelled.fitted(SETTINGS["paper"])
     seconds = modelled.times(fitted, "p3.2xlarge").expected_s()["actor_s"]
-    architecture = fitted.actor.architecture
-    usd_per_gib_s = PRICES.functions[architecture].on_demand_usd
-    now = lambda_speed(fitted.actor.memory_mib, architecture)
+    usd_per_gib_s = PRICES.functions[fitted.actor.architecture].on_demand_usd
+    now = lambda_speed(fitted.actor.memory_mib)
     found = {}
     for mib in MEMORIES_MIB:
-        actor_s = seconds * now / lambda_speed(mib, architecture)
+        actor_s = seconds * now / lambda_speed(mib)
         found[str(mib)] = {"seconds": actor_s, "usd": actor_s * mib / 1024 * usd_per_gib_s}
     return found
 

@@ -93,8 +93,7 @@ def _replay(training: Trainer, old: list[list[Trajectory]], updates: int) -> dic
 
 def _actor_s(fitted: FittedExperiment) -> float:
     units = tabled(fitted)
-    return ((units["invocation_s"] + STEPS * units["step_s"])
-            / lambda_speed(fitted.actor.memory_mib, fitted.actor.architecture))
+    return (units["invocation_s"] + STEPS * units["step_s"]) / lambda_speed(fitted.actor.memory_mib)
 
 
 def round_s(file: str) -> float:

@@ -205,8 +205,7 @@ class AwsBackend:
         if deployment.cache_url:
             return deployment.cache_url, open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
         with run.shield():
-            server = LearnerServer(run.experiment.cache.memory_mib, address=deployment.private_address,
-                                   port=CACHE_PORT)
+            server = LearnerServer(address=deployment.private_address, port=CACHE_PORT)
             run.stack.callback(server.close)
         results.put(deployment.actor_credential.rpartition("/")[2], server.actor_credential)
         return server.url, open_cache(run, server.learner_url, **server.learner_credential)

@@ -84,7 +84,7 @@ class ActorStream:
         self.intake.most_in_flight = max(self.intake.most_in_flight, len(self._sampler.in_flight) + len(slots))
         if not slots:
             return
-        waiting = self._waiting_episodes(current)
+        waiting = iter(self._waiting_episodes())
         spec = self._settings.actor_spec(
             current.round_index, self._parts.updating.updater.policy_version, self._weights,
             limits=self._parts.by_the_clock(current.limits))
@@ -132,13 +132,11 @@ class ActorStream:
         room = self._parts.progress.room_for(coming + wanted) - coming
         return min(wanted, len(self._sampler.in_flight) + room)
 
-    def _waiting_episodes(self, current: StreamedRound) -> Iterator[OpenEpisodeRecord]:
-        """Open episodes that no actor continues and whose size is paid for, the oldest first."""
-        bytes_max = self._parts.by_the_clock(current.limits).episode_bytes
+    def _waiting_episodes(self) -> list[OpenEpisodeRecord]:
+        """Open episodes that no actor continues, the oldest first."""
         taken = {actor.episode_id for actor in self._sampler.awaited}
         taken |= {continued_episode(trajectory) for trajectory in self.intake.arrived}
-        return (record for record in self._parts.episodes.not_in(taken)
-                if bytes_max is None or len(record.data) <= bytes_max)
+        return self._parts.episodes.not_in(taken)
 
     def _promise(self, current: StreamedRound) -> None:
         """Has the ledger on disk cover all that is reserved now, and some actors ahead, so that few writes do."""
