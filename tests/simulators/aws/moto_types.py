@@ -83,6 +83,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
 from runtime.guard.check import CHECK_TYPE
+from tests.simulators.aws import quick_moto  # noqa: F401
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.rehearsal.clock import Clock
 
@@ -1249,9 +1250,13 @@ def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_c
 
 
 def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
-    """Lets AWS's public parameters of machine images for containers be there, which nobody can put."""
-    _own_loading(parameters, key)
-    if str(key).startswith(IMAGE_PARAMETER_PREFIX) and not dict.get(parameters, key):
+    """Lets AWS's public parameters of machine images for containers be there, which nobody can put.
+
+    moto has some of them, and makes thousands of objects before it finds one.
+    """
+    if not str(key).startswith(IMAGE_PARAMETER_PREFIX):
+        _own_loading(parameters, key)
+    elif not dict.get(parameters, key):
         dict.__setitem__(parameters, key, [Parameter(
             account_id=parameters.account_id, name=key, value=IMAGE_ID, parameter_type="String", description="",
             allowed_pattern=None, keyid=None, last_modified_date=1.8e9, version=1, data_type="text")])
