@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -49,13 +50,21 @@ _APPROVAL = "--require-approval"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Deploys an experiment; returns the exit code: the CDK's, 2 if nothing was deployed, or 130 after Ctrl-C."""
+    """Deploys an experiment, and returns the exit code.
+
+    It is the CDK's, 2 if nothing was deployed, 130 after Ctrl-C or a signal, or 1 if this machine fails, as with a
+    full disk.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[:words.index("--")] if "--" in words else words
     parser = _parser()
     options = parser.parse_args(own)
     if options.synth_only and words[len(own) + 1:]:
         parser.error("what follows -- goes to the CDK's command line, which --synth-only does without")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # A CDK that outlives this command would go on deploying. What is ignored, as under nohup, stays ignored.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     try:
         return _synthesise(options) if options.synth_only else _deploy(options, words[len(own) + 1:])
     except (RunError, ActorError, BotoCoreError) as error:
@@ -64,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: nothing was deployed", file=sys.stderr)
         return 130
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
@@ -199,7 +211,8 @@ def _synthesise(options: argparse.Namespace) -> int:
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
     """What the app is told of the command line."""
-    return {"experiment": os.path.realpath(options.experiment), **({"run": options.run} if options.run else {}),
+    return {"experiment": os.path.abspath(options.experiment),
+            **({"run": options.run} if options.run is not None else {}),
             **({"mail": checked_address(options.mail)} if options.mail is not None else {}),
             **({"prices": os.path.realpath(options.prices)} if options.prices else {})}
 

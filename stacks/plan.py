@@ -101,7 +101,8 @@ class Plan:
         return cls(
             experiment=experiment,
             name=experiment_name(path.stem),
-            run=run_name(str(context("run") or _identity(experiment, package)[:RUN_CHARACTERS])),
+            run=run_name(_identity(experiment, package)[:RUN_CHARACTERS] if context("run") is None
+                         else str(context("run"))),
             file=self_contained(path),
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),

@@ -95,7 +95,7 @@ def open_session() -> Session:
         session: Session = boto3.Session(botocore_session=core, region_name=os.environ.get("AWS_REGION") or None)
     except BotoCoreError as error:
         raise AccountError(str(error)) from error
-    if session.region_name is None:
+    if not session.region_name:
         raise AccountError(f"no region is set: set AWS_DEFAULT_REGION={DEFAULT_REGION}")
     return session
 

@@ -9,6 +9,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -135,6 +136,9 @@ def write_report(
     except FileExistsError:
         raise RunError(f"--out {path}: is there already; name another file") from None
     except OSError as error:
+        # Half a file would be in the way of the next attempt.
+        with suppress(OSError):
+            path.unlink()
         raise RunError(f"--out {path}: cannot be written: {error.strerror or error}") from None
     return sorted(found)
 

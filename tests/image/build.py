@@ -325,7 +325,7 @@ def _refusal(builder: Builder, experiment: ResolvedExperiment) -> str:
     try:
         builder.build_actor("absent", experiment.model_copy(update={"environment": section}))
     except ImageError as error:
-        return _line(str(error), "the actor image does not work", ABSENT_MODULE)
+        return _line(str(error), "an actor cannot act", ABSENT_MODULE)
     raise ImageError("an image without the environment's module builds")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zipfile
 from pathlib import Path
@@ -87,3 +88,16 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_there(aws: Account, tmp_pa
     assert any(name.startswith("stacks/NitroGuard-") for name in found)
     assert "is there already; name another file" in aws.run("report-problem", "hopper", "--out", str(out), code=2)
     assert "cannot be written: No such file" in aws.run("report-problem", "hopper", "--out", "no/such/x.zip", code=2)
+
+
+def test_half_a_file_is_not_in_the_way_of_the_next_attempt(
+        aws: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "mine.zip"
+
+    def fill_the_disk(file: zipfile.ZipFile, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(zipfile.ZipFile, "writestr", fill_the_disk)
+        assert "mine.zip: cannot be written: No space" in aws.run("report-problem", "hopper", "--out", str(out), code=2)
+    assert f"written to:   {out}" in aws.run("report-problem", "hopper", "--out", str(out))

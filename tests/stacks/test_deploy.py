@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import io
 import json
 import math
@@ -10,6 +11,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -621,6 +623,69 @@ def test_ctrl_c_while_the_cdk_runs_says_what_goes_on(
     said = capsys.readouterr().err
     assert said.startswith("\ninterrupted: CloudFormation goes on with what it has begun") and said.count("\n") == 2
     assert "python -m runtime status hopper" in said and "python -m runtime stop hopper" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_cdk_does_not_outlive_a_command_that_is_ended(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+        number: signal.Signals):
+    pids: list[int] = []
+
+    def run(arguments: Sequence[str], *, region: str | None = None) -> int:
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+            pids.append(child.pid)
+            try:
+                os.kill(os.getpid(), number)
+                return child.wait()
+            except BaseException:
+                child.kill()
+                raise
+
+    monkeypatch.setattr(deploy, "run_cdk", run)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert deploy.main([str(file), "--yes"]) == 130
+    finally:
+        signal.signal(number, before)
+    assert capsys.readouterr().err.startswith("\ninterrupted: CloudFormation goes on with what it has begun")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(aws: Cdk, file: Path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert deploy.main([str(file), "--yes"]) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_full_disk_is_one_line(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def fill_the_disk() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr(deploy, "TemporaryDirectory", fill_the_disk)
+    assert deploy.main([str(file), "--yes"]) == 1
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device: '/tmp/x'\n"
+
+
+def test_a_link_is_deployed_under_its_own_name_by_which_it_is_destroyed(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    (link := file.with_name("mine.yaml")).symlink_to(file.name)
+    assert deploy.main([str(link), "--yes"]) == 0
+    assert aws.asked == [("us-east-1", "Nitro-mine")]
+
+
+def test_an_empty_name_of_a_run_or_a_region_is_refused(
+        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert deploy.main([str(file), "--yes", "--run", ""]) == 2
+    assert capsys.readouterr().err.startswith("error: run = '' is not allowed; allowed: 1 to 40 ")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "")
+    assert deploy.main([str(file), "--yes"]) == 2
+    assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
+    assert aws.calls == []
 
 
 @pytest.mark.parametrize("more", [["--yes"], ["--synth-only"]])
