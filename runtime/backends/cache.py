@@ -19,30 +19,20 @@ _SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
 """What a new AWS account may have of concurrent executions, and what a Ray cluster holds at least."""
 
 
-def connect(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
-    """Makes the run's cache, which connects when it is first used.
-
-    Args:
-        run: Whose cache it is.
-        url: Of the server.
-        **options: Credentials and attempts, as `TrajectoryCache` takes them.
-    """
-    return TrajectoryCache(url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options)
-
-
 def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     """Makes the run's cache, and proves that it answers.
 
     Args:
         run: Whose cache it is; its stack closes it.
         url: Of the server.
-        **options: As of `connect`.
+        **options: Credentials, as `TrajectoryCache` takes them.
 
     Raises:
         ServerError: It does not answer.
     """
     try:
-        cache = connect(run, url, **options)
+        cache = TrajectoryCache(
+            url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options)
         run.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:

@@ -40,12 +40,11 @@ class RayBackend:
 
     cost_basis = "metered"
 
-    def __init__(self, experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> None:
+    def __init__(self, experiment: ResolvedExperiment) -> None:
         """Looks whether the experiment may run there; starts nothing.
 
         Args:
             experiment: Resolved.
-            prices: List prices, for what the experiment leaves open.
 
         Raises:
             ExperimentError: The nodes would not reach the cache, or the learner is a function.
@@ -73,9 +72,9 @@ class RayBackend:
             raise ExperimentError(f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
                                   "instance | stellaris")
 
-        self.prices = prices
+        self.prices: PriceTable = PRICES
         if ray.node_usd_per_hour is not None:
-            self.prices = replace(prices, region="your own", source="fleet.ray.node_usd_per_hour",
+            self.prices = replace(PRICES, region="your own", source="fleet.ray.node_usd_per_hour",
                                   instance_hour_usd=dict.fromkeys(learner.instance_types, ray.node_usd_per_hour))
 
     def fetch(self, directory: RunFiles) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
-from runtime.backends.cache import NO_CACHE, actor_event, connect, open_cache, ttl_s, without_cache
+from runtime.backends.cache import NO_CACHE, actor_event, open_cache, ttl_s, without_cache
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
@@ -27,7 +27,6 @@ from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.learner import LEARNER_HANDLER
 from runtime.ports.fleet import Cache, Fleet
-from runtime.ports.money import PriceTable
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import RunFiles
 from runtime.training.costs import make_cost_model
@@ -38,17 +37,16 @@ class ThisMachine:
 
     Attributes:
         cost_basis: The bill is modelled: nothing is paid for.
-        prices: List prices of what the run would use in AWS.
+        prices: List prices of what the run would use in AWS, from which the bill is modelled.
     """
 
-    cost_basis = "modelled"
+    cost_basis, prices = "modelled", PRICES
 
-    def __init__(self, experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> None:
+    def __init__(self, experiment: ResolvedExperiment) -> None:
         """Looks whether the experiment may run here.
 
         Args:
             experiment: Resolved.
-            prices: What the bill is modelled from.
 
         Raises:
             ExperimentError: It wants actors elsewhere.
@@ -61,7 +59,6 @@ class ThisMachine:
             raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
                                   f"allowed here: {' | '.join(LEARNER_PLACES)}"
                                   + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else ""))
-        self.prices = prices
 
     def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the directory is all that there is of the run."""
@@ -99,17 +96,7 @@ class ThisMachine:
 
 
 class NotKept(Keeping):
-    """The keeping of a run that is kept nowhere but in its directory."""
-
-    def spent_usd(self) -> float:
-        """Returns 0: nobody else knows of the run."""
-        return 0.0
-
-    def begins(self) -> None:
-        """Tells nobody."""
-
-    def ledger_changed(self, ledger: bytes) -> None:
-        """Tells nobody."""
+    """The keeping of a run that is kept nowhere but in its directory: nobody else knows of it, or is told."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +130,10 @@ def actors_here(run: RunContext) -> ActorsHere:
     if experiment.cache.kind == "none":
         inline = without_cache(run, _open_fleet(run, {}))
         return ActorsHere(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
-    url = _find_server(experiment, run.stack, run.shield)
-    cache = open_cache(run, url, **_own_credentials())
+    url = experiment.cache.url or _start_server(run)
+    cache = open_cache(run, url, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"))
     if experiment.cache.url:
-        run.stack.callback(_remove_keys, run, url)
+        run.stack.callback(_remove_keys, run, cache)
     fleet = _open_fleet(run, credentials_of_actors(url))
     return ActorsHere(cache, fleet, actor_event(experiment, split_credentials(url)[0], "", ""),
                       {"server": redacted(url)} if experiment.cache.url else {})
@@ -211,33 +198,20 @@ LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
 """Where this machine runs learner functions of Stellaris, by ``learner.stellaris.place``."""
 
 
-def _find_server(
-    experiment: ResolvedExperiment, stack: ExitStack, shield: Callable[[], AbstractContextManager[None]]
-) -> str:
-    """The URL of the user's server, or of one of our own."""
-    if experiment.cache.url:
-        return experiment.cache.url
-    with shield():
-        server = EmbeddedServer(experiment.cache.memory_mib)
-        stack.callback(server.close)
+def _start_server(run: RunContext) -> str:
+    """The URL of a server of our own."""
+    with run.shield():
+        server = EmbeddedServer(run.experiment.cache.memory_mib)
+        run.stack.callback(server.close)
     return server.url
 
 
-def _remove_keys(run: RunContext, url: str) -> None:
+def _remove_keys(run: RunContext, cache: TrajectoryCache) -> None:
     try:
-        with closing(_reconnect(run, url)) as cache:
-            cache.remove_run()
+        cache.remove_run()
     except ActorError as error:
         with suppress(OSError):
             run.events.append("keys_left_behind", error=str(error), expire_after_s=ttl_s(run.experiment))
-
-
-def _reconnect(run: RunContext, url: str) -> TrajectoryCache:
-    return connect(run, url, connect_attempts=0, **_own_credentials())
-
-
-def _own_credentials() -> dict[str, str | None]:
-    return {"username": os.environ.get("CACHE_USERNAME"), "password": os.environ.get("CACHE_PASSWORD")}
 
 
 def credentials_of_actors(url: str) -> dict[str, str]:

@@ -11,13 +11,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
 from lambda_actor.errors import told
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 from runtime.processes.inside import connect
+from runtime.settings.kinds import load
 
 Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
 
@@ -26,8 +26,7 @@ def main(control_fd: int, name: str) -> None:
     """Serves events with a handler, ``module:function``, until the fleet hangs up."""
     connection, events = connect(control_fd)
     try:
-        module, _, function = name.partition(":")
-        handler: Handler = getattr(import_module(module), function)
+        handler: Handler = load(name)
     except BaseException as error:
         _send(connection, {"failed": _described(error)})
         return

@@ -130,7 +130,6 @@ class LambdaFleet:
         timeout_s: float,
         concurrency: int,
         client: Any = None,
-        stream: random.Random | None = None,
     ) -> None:
         """Prepares invocations of a function that is there.
 
@@ -139,7 +138,6 @@ class LambdaFleet:
             timeout_s: The function's time limit in seconds.
             concurrency: Invocations at once; see `available_concurrency`.
             client: As `lambda_client` makes it, which is the default.
-            stream: Draws the pauses.
 
         Raises:
             FleetError: No client can be made.
@@ -147,7 +145,6 @@ class LambdaFleet:
         self.concurrency = concurrency
         self._function_arn, self._timeout_s = function_arn, timeout_s
         self._client = client or lambda_client(function_arn, timeout_s=timeout_s, concurrency=concurrency)
-        self._stream = stream or random.Random()
         self._changed = threading.Condition()
         self._calls: dict[str, _Call] = {}
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
@@ -239,7 +236,7 @@ class LambdaFleet:
                 self._answered(call, outcome)
                 return
             self._mark_unsent(call)
-            call.is_abandoned.wait(self._stream.uniform(0.0, pause_s))
+            call.is_abandoned.wait(random.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _attempt(self, invocation: Invocation) -> Outcome | None:

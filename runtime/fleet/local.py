@@ -40,7 +40,8 @@ _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
 LOG_BYTES_MAX = 64 * 2**20
 """What the actors of a session print beyond it is not kept: an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
-_LOG_POLL_S = 0.25
+_LOG_LOOK_S = 1.0
+"""Seconds between two looks at the log's size while actors play."""
 
 
 class _Channel:
@@ -257,7 +258,10 @@ class LocalFleet:
         poll.register(self._wake_read, select.POLLIN)
         for process in self._processes:
             poll.register(process.channel, select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0))
-        return dict(poll.poll(math.ceil(1000 * min(self._until_next_timeout_s(), _LOG_POLL_S))))
+        left_s = [limit_s - (time.monotonic() - process.since_s) for process in self._processes
+                  if (limit_s := self._limit_s(process)) is not None]
+        # If all are idle, nobody prints, and nothing is due.
+        return dict(poll.poll(math.ceil(1000 * max(0.01, min(*left_s, _LOG_LOOK_S))) if left_s else None))
 
     def _cut_log(self) -> None:
         with suppress(FileNotFoundError):
@@ -354,12 +358,6 @@ class LocalFleet:
         if not process.is_ready:
             return _START_TIMEOUT_S
         return self._timeout_s if process.invocation_id is not None else None
-
-    def _until_next_timeout_s(self) -> float:
-        limits = [(limit_s, process) for process in self._processes
-                  if (limit_s := self._limit_s(process)) is not None]
-        return max(0.0, min((limit_s - (time.monotonic() - process.since_s) for limit_s, process in limits),
-                            default=math.inf)) + 0.01
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")

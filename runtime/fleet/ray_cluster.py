@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, MissingExtraError, one_line
 from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES
-from runtime.fleet.actor_process import Handler, serve
+from runtime.fleet.actor_process import serve
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
+from runtime.settings.kinds import load
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SENT = ("nitro_rl", "runtime", "lambda_actor")
@@ -52,7 +52,7 @@ def play(message: bytes) -> Iterator[bytes]:
     yield _BEGUN
     task, started_s = json.loads(message), time.perf_counter()
     os.environ.update(task["credentials"])
-    reply = serve(lambda event, context: _handler(task["handler"])(event, context), task["event"])
+    reply = serve(lambda event, context: load(task["handler"])(event, context), task["event"])
     yield json.dumps({**reply, "seconds": time.perf_counter() - started_s}).encode()
 
 
@@ -325,9 +325,3 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _handler(name: str) -> Handler:
-    module, _, function = name.partition(":")
-    handler: Handler = getattr(import_module(module), function)
-    return handler

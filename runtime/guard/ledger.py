@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runtime.aws.asking import ask
+from runtime.aws.asking import ask, list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, code_of, message_of
 from runtime.aws.stacks import find_stack, outputs_of
@@ -183,11 +183,7 @@ class Ledger:
         Raises:
             LedgerError: They cannot be read.
         """
-        def scan(**arguments: Any) -> list[dict[str, Any]]:
-            pages = self._client.get_paginator("scan").paginate(ConsistentRead=True, **arguments)
-            return [item for page in pages for item in page["Items"]]
-
-        items = self._call(scan)
+        items = self._call(lambda **table: list_all(self._client, "scan", "Items", **table), ConsistentRead=True)
         return sorted((_entry(item) for item in items if "/" in item["run"]["S"]), key=lambda entry: entry.run)
 
     # What the learner writes
