@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.aws.asking import ask, ask_if_there, pages_of
+from runtime.aws.asking import ask, ask_if_there, list_all, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.stacks import find_stack, outputs_of
 from runtime.errors import OperationError
@@ -99,7 +99,7 @@ class _Tail:
         Raises:
             AccountError: CloudWatch Logs cannot be asked.
         """
-        events = ask_if_there(lambda: pages_of(self._client, "filter_log_events", "events", logGroupName=self._group,
+        events = ask_if_there(lambda: list_all(self._client, "filter_log_events", "events", logGroupName=self._group,
                                                startTime=self._since_ms))
         if events is None:
             return False

@@ -14,37 +14,10 @@ from runtime.sampling.episodes import OpenEpisodes
 _CACHE_ERRORS: tuple[str, ...] = (CacheError.__name__, *(one.__name__ for one in CacheError.__subclasses__()))
 
 
-class CircuitBreaker:
-    """Ends a run whose actors keep failing, before it has paid for failures all night."""
-
-    def __init__(self, failures_max: int) -> None:
-        """Starts the count.
-
-        Args:
-            failures_max: Failures without a success between them that end the run.
-        """
-        self._failures_max = failures_max
-        self._failures = 0
-
-    def success(self) -> None:
-        """Starts the count again."""
-        self._failures = 0
-
-    def failure(self, reason: str) -> None:
-        """Counts one failure.
-
-        Raises:
-            ActorsKeepFailingError: This was one too many since the last success.
-        """
-        self._failures += 1
-        if self._failures >= self._failures_max:
-            raise ActorsKeepFailingError(
-                f"{self._failures} actors in a row failed (fleet.failures_max = {self._failures_max}); "
-                "the last one: ", reason)
-
-
 class Failures:
     """Keeps account of failed actors, whatever the pacing of rounds.
+
+    Ends a run whose actors keep failing, before it has paid for failures all night.
 
     Attributes:
         has_raising_slot: Whether some slot's, or some episode's, every try has raised since `begin`.
@@ -57,10 +30,10 @@ class Failures:
             events: Records each failure.
             episodes: Are told of episodes whose every continuation raises.
             attempts: Tries after which a rollout that always raised is given up.
-            failures_max: Failures in a row that end the run.
+            failures_max: Failures without a success between them that end the run.
         """
         self._events, self._episodes, self._attempts = events, episodes, attempts
-        self._breaker = CircuitBreaker(failures_max)
+        self._failures_max, self._in_a_row = failures_max, 0
         self._raised: Counter[str] = Counter()
         self.has_raising_slot = False
 
@@ -72,7 +45,7 @@ class Failures:
     def succeeded(self, actor: Actor) -> None:
         """Notes an accepted trajectory."""
         self._raised.pop(_key(actor), None)
-        self._breaker.success()
+        self._in_a_row = 0
 
     def failed(self, actor: Actor, outcome: Outcome, reason: str) -> None:
         """Notes an actor that brought no usable trajectory although it was awaited.
@@ -93,7 +66,11 @@ class Failures:
             self.has_raising_slot = True
             if actor.episode is not None:
                 self._episodes.suspect(actor.episode_id, reason)
-        self._breaker.failure(reason)
+        self._in_a_row += 1
+        if self._in_a_row >= self._failures_max:
+            raise ActorsKeepFailingError(
+                f"{self._in_a_row} actors in a row failed (fleet.failures_max = {self._failures_max}); "
+                "the last one: ", reason)
 
 
 def _key(actor: Actor) -> str:
