@@ -22,7 +22,7 @@ from typing import Any
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
-from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES
+from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.answers import JUNK, answer
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
@@ -134,34 +134,21 @@ class LocalFleet:
     function's memory buys. An actor that died or was killed is billed for the time it was given.
     """
 
-    def __init__(
-        self,
-        processes: int,
-        *,
-        timeout_s: float,
-        memory_mib: int,
-        log_path: Path,
-        credentials: Mapping[str, str] | None = None,
-        handler: str = ACTOR_HANDLER,
-    ) -> None:
-        """Starts the actor processes.
+    def __init__(self, setup: FleetSetup) -> None:
+        """Starts the actor processes, each of which serves one invocation at a time.
 
         Args:
-            processes: Actor processes, each serving one invocation at a time.
-            timeout_s: Seconds after which an invocation is ended, as Lambda does.
-            memory_mib: Memory of the function whose bill is modelled, in MiB.
-            log_path: File to which everything that actors print is appended.
-            credentials: Environment variables that only the actor processes get.
-            handler: What they run, as ``module:function``.
+            setup: With the memory of the function whose bill is modelled. Everything that actors print is appended to
+                its log.
 
         Raises:
             FleetError: A process cannot be started.
         """
-        self.concurrency = processes
-        self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
-        self._log_path, self._handler = log_path, handler
-        self._log_bytes_max = LOG_BYTES_MAX + (log_path.stat().st_size if log_path.exists() else 0)
-        self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **(credentials or {})}
+        self.concurrency, self._timeout_s, self._share = (
+            setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
+        self._log_path, self._handler = setup.log_path, setup.handler
+        self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
+        self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
         self._lock = threading.Lock()
         self._queue: deque[Invocation] = deque()
@@ -172,7 +159,7 @@ class LocalFleet:
         self._failure: Exception | None = None
         self._processes: list[_Process] = []
         try:
-            for _ in range(processes):
+            for _ in range(self.concurrency):
                 self._processes.append(self._spawn())
         except OSError as error:
             self._end_all()

@@ -32,6 +32,7 @@ from lambda_actor.handler import EVENT_FIELDS, PREWARM_FIELDS, handler
 from lambda_actor.inline import from_text, to_text
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
+from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from runtime.ports.fleet import Invocation
 from tests import environments as helpers
@@ -446,7 +447,7 @@ DETERMINISTIC = -100.0
 
 def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> None:
     """Runs these events one after the other in one actor process, which is gone afterwards."""
-    fleet = LocalFleet(1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=log_path)
+    fleet = LocalFleet(FleetSetup(concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=log_path))
     try:
         fleet.start([Invocation(event["invocation_id"], event) for event in events])
         outcomes = []
@@ -549,7 +550,8 @@ def test_a_raising_environment_costs_one_invocation_of_a_warm_process(
 ) -> None:
     raising = {**event, "environment_id": "tests.environments:make_raising"}
     fine = {**raising, "fragment_steps": FAULT_STEP}
-    fleet = LocalFleet(1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=tmp_path / "actors.log")
+    fleet = LocalFleet(FleetSetup(
+        concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=tmp_path / "actors.log"))
     try:
         answers = []
         for sent in (raising, fine):
