@@ -552,16 +552,15 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
+    acted: dict[str, Any] = {
+        "action_size": actions.size, "action_count": actions.count, "action_counts": actions.counts}
     if isinstance(frames, _Combined):
         return Spaces(frames.frame_shape, frames.frame_shape, beside_shape=frames.beside_shape,
-                      binary_parts=frames.binary_parts, action_size=actions.size, action_count=actions.count,
-                      action_counts=actions.counts)
+                      binary_parts=frames.binary_parts, **acted)
     if not isinstance(frames, _Pixels):
-        return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, action_size=actions.size,
-                      action_count=actions.count, action_counts=actions.counts)
+        return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, **acted)
     channels, height, width = frames.frame_shape
-    return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack,
-                  action_size=actions.size, action_count=actions.count, action_counts=actions.counts)
+    return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack, **acted)
 
 
 def _old_reset(environment: gymnasium.Env) -> str:

@@ -14,13 +14,13 @@ import gymnasium
 import numpy as np
 
 from lambda_actor.episode_state import MujocoState
-from lambda_actor.fast.steps import LeanStep, Outcome, changed_methods
+from lambda_actor.fast.steps import LeanStep, Outcome
 
 _SPEED_MAX = 10.0
 """Hopper and Walker2d show velocities up to this."""
 
 
-class _MujocoStep:
+class _MujocoStep(LeanStep):
     """Steps of one environment; a subclass says what is seen and what it is worth."""
 
     has_contact_forces = False
@@ -34,8 +34,8 @@ class _MujocoStep:
             bare: Gymnasium's own class inside.
             state: What records its steps.
         """
-        self._limit, self._bare, self._state = limit, bare, state
-        self._methods = changed_methods(bare)
+        super().__init__(bare)
+        self._limit, self._state = limit, state
         self._mj_step, self._mj_contact_forces = state.library.mj_step, state.library.mj_rnePostConstraint
         self._model, self._data, self._frame_skip, self._dt = bare.model, bare.data, bare.frame_skip, float(bare.dt)
         self._control, self._positions, self._velocities = bare.data.ctrl, bare.data.qpos, bare.data.qvel
@@ -43,10 +43,6 @@ class _MujocoStep:
         self._size = bare.observation_space.shape[0]
         self._steps_max = limit._max_episode_steps
         self._prepare(bare)
-
-    @property
-    def is_usable(self) -> bool:
-        return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
 
     def __call__(self, action: Any) -> Outcome:
         """A step with a clipped action: observation float32, reward, terminated, truncated."""
