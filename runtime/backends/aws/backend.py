@@ -21,10 +21,8 @@ from runtime.backends.aws.results_bucket import ResultsBucket
 from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, without_cache
 from runtime.backends.cache_server import LearnerServer
 from runtime.backends.this_machine import Actors, actors_here
-from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
-from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, GuardError
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.lambda_settings import LambdaSettings
@@ -55,18 +53,16 @@ class AwsBackend:
 
     def __init__(
         self,
-        experiment: ResolvedExperiment,
         *,
         deployment: Deployment,
-        prices: PriceTable = PRICES,
+        prices: PriceTable,
         now: Callable[[], float] | None = None,
         announce: Callable[[], bool] = lambda: True,
         ends_by_s: float = math.inf,
     ) -> None:
-        """Looks whether the experiment may run there.
+        """Starts nothing yet; whether an experiment may run there was known before it was deployed.
 
         Args:
-            experiment: Resolved.
             deployment: Where it runs.
             prices: Of the deployment's region.
             now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
@@ -74,13 +70,8 @@ class AwsBackend:
             ends_by_s: The run is interrupted before a round that could go on for longer; seconds since 1970.
 
         Raises:
-            ExperimentError: It cannot run there, or the region's prices are not known.
+            ExperimentError: The region's prices are not known.
         """
-        if experiment.fleet.kind not in ("lambda", "local"):
-            raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} is for runs on one machine; allowed on a "
-                                  "deployed learner: auto | lambda | local")
-        if experiment.cache.url:
-            raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
         session = environment_session()
         if session.region_name != prices.region:
             raise ExperimentError(f"region {session.region_name!r}: its prices are not known; allowed: "
