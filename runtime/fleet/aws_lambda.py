@@ -192,8 +192,7 @@ class LambdaFleet:
                 if call.is_sent:
                     call.reported_by_s = time.monotonic() + ABANDON_GRACE_S
                 else:
-                    self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
-                                               error="never started before the deadline"))
+                    self._report_unstarted(call)
 
     def close(self) -> None:
         """Ends without waiting: Lambda cannot end what runs, and threads that wait for it do not keep a process."""
@@ -274,8 +273,7 @@ class LambdaFleet:
         with self._changed:
             call.is_sent = False
             if call.is_abandoned.is_set():
-                self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
-                                           error="never started before the deadline"))
+                self._report_unstarted(call)
 
     def _answered(self, call: _Call, outcome: Outcome) -> None:
         with self._changed:
@@ -289,6 +287,10 @@ class LambdaFleet:
             del self._calls[outcome.invocation_id]
             self._outcomes.append(outcome)
             self._changed.notify_all()
+
+    def _report_unstarted(self, call: _Call) -> None:
+        self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
+                                   error="never started before the deadline"))
 
     def _report_overdue(self) -> None:
         now_s = time.monotonic()

@@ -43,7 +43,6 @@ class Collection:
         spec: ActorSpec,
         *,
         prefix: str,
-        attempts: int,
         deadline_s: float,
         save_ledger: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -52,13 +51,12 @@ class Collection:
 
         Args:
             prefix: First part of the invocation ids; unique to this attempt at this round.
-            attempts: Tries for each slot.
             deadline_s: Seconds for which actors are awaited.
             save_ledger: Puts the meter's state on disk; called before a replacement starts.
             clock: Monotonic seconds.
         """
         self._sampler, self._meter, self._failures, self._events = sampler, meter, failures, events
-        self._spec, self._prefix, self._attempts = spec, prefix, attempts
+        self._spec, self._prefix = spec, prefix
         self._save_ledger, self._clock, self._deadline_s = save_ledger, clock, clock() + deadline_s
         self._episodes: dict[int, OpenEpisodeRecord] = {}
         self._may_replace = True
@@ -130,7 +128,7 @@ class Collection:
             self._replace(slot, ended.actor.work.attempt + 1)
 
     def _replace(self, slot: int, attempt: int) -> None:
-        if not self._may_replace or attempt >= self._attempts or self._clock() >= self._deadline_s:
+        if not self._may_replace or attempt >= self._failures.attempts or self._clock() >= self._deadline_s:
             return
         if self._meter.reserve([Work(ACTOR, slot, attempt)]):
             self._events.append("actor_replaced", slot=slot, attempt=attempt)

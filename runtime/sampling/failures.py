@@ -20,6 +20,7 @@ class Failures:
     Ends a run whose actors keep failing, before it has paid for failures all night.
 
     Attributes:
+        attempts: Tries after which a slot, or an episode, is given up.
         has_raising_slot: Whether some slot's, or some episode's, every try has raised since `begin`.
     """
 
@@ -29,10 +30,10 @@ class Failures:
         Args:
             events: Records each failure.
             episodes: Are told of episodes whose every continuation raises.
-            attempts: Tries after which a rollout that always raised is given up.
+            attempts: Tries of each slot, or episode.
             failures_max: Failures without a success between them that end the run.
         """
-        self._events, self._episodes, self._attempts = events, episodes, attempts
+        self._events, self._episodes, self.attempts = events, episodes, attempts
         self._failures_max, self._in_a_row = failures_max, 0
         self._raised: Counter[str] = Counter()
         self.has_raising_slot = False
@@ -61,7 +62,7 @@ class Failures:
                             attempt=actor.work.attempt, status=outcome.status, error=reason)
         key = _key(actor)
         self._raised[key] += _is_its_own(outcome)
-        if self._raised[key] >= self._attempts:
+        if self._raised[key] >= self.attempts:
             del self._raised[key]
             self.has_raising_slot = True
             if actor.episode is not None:

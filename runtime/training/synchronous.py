@@ -110,8 +110,8 @@ class SynchronousPacing:
         collection = Collection(
             parts.sampler, self._meter, parts.failures, parts.events,
             self._spec(round_index, weights, limits, attempts),
-            prefix=f"r{round_index}t{len(attempts)}", attempts=self._settings.fleet.attempts,
-            deadline_s=parts.by_the_clock(limits).collect_s, save_ledger=parts.books.save, clock=self._clock)
+            prefix=f"r{round_index}t{len(attempts)}", deadline_s=parts.by_the_clock(limits).collect_s,
+            save_ledger=parts.books.save, clock=self._clock)
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
             self._start(collection, range(granted))

@@ -76,7 +76,7 @@ class Round:
         self.collection = Collection(
             sampler, self.meter, self.failures, events,
             ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, spaces, WEIGHTS_BYTES, 60.0),
-            prefix="r5t0", attempts=attempts, deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
+            prefix="r5t0", deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
         assert self.meter.open_round(slots, smallest=1) == slots
         self.collection.start(range(slots), episodes or {})
 
