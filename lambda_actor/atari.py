@@ -48,8 +48,12 @@ def register_games() -> None:
 
 def is_game_id(environment_id: str) -> bool:
     """Whether a game is registered under that id, or under that id with a version."""
-    return any(environment_id in (spec.id, spec.id.rpartition("-v")[0]) for spec in gymnasium.registry.values()
-               if spec.entry_point == _ENTRY_POINT)
+    return any(spec.entry_point == _ENTRY_POINT for spec in specs_of(environment_id))
+
+
+def specs_of(environment_id: str) -> list[Any]:
+    """What Gymnasium has registered under that id, or under that id with a version."""
+    return [spec for spec in gymnasium.registry.values() if environment_id in (spec.id, spec.id.rpartition("-v")[0])]
 
 
 def is_game(environment: gymnasium.Env) -> bool:

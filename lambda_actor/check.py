@@ -43,9 +43,10 @@ def check(
         may_cut_episodes: Whether an open episode need not be continued, as with ``environment.truncate_at_fragment``.
 
     Raises:
-        CheckError: An import or the certificates are missing, the environment raises or returns what nobody here can
-            use, or an open episode cannot be continued and may be longer than a fragment.
-        ActorError: The environment cannot be made.
+        CheckError: An import or the certificates are missing, or the environment raises or returns what nobody here can
+            use.
+        ActorError: The environment cannot be made, or an open episode cannot be continued and may be longer than a
+            fragment.
     """
     _check_imports()
     _check_certificates()
@@ -61,17 +62,15 @@ def check(
     except (Exception, SystemExit) as error:
         raise CheckError(trial.explained(environment_id, error)) from error
     tried = trial.conclude(known, played, differs)
-    warnings, (problem, allowed) = tried.warnings, tried.obstacle()
+    warnings = tried.warnings
     how = ("an open episode was continued" if played["saved"] else "an open episode was replayed" if played["episode"]
            else "no episode was left open")
     if tried.state_bytes:
         how += f", because {tried.cannot_save_reason}"
-    if problem and may_cut_episodes:
-        how = problem
-    elif problem and tried.episode_steps_max is not None and tried.episode_steps_max <= steps:
+    if may_cut_episodes:
+        how = tried.obstacle()[0] or how
+    elif problem := tried.dropped_because(steps):
         warnings["dropped"], how = trial.dropped(problem), "no open episode was continued"
-    elif problem:
-        raise CheckError(f"environment.id = {environment_id!r}: {problem}; allowed: {allowed}")
     seen = f"{environment_id}: {played['steps']:,} steps, mean reward {played['mean_reward']:.4g}; {how}"
     return "\n".join([*(f"! {name}: {text}" for name, text in warnings.items()), seen])
 

@@ -41,6 +41,8 @@ class ActorEnvironment:
     Attributes:
         spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
         preprocessing: ``atari`` or ``none``.
+        gymnasium_environment: What it wraps, with its own wrappers.
+        cannot_save_reason: Why an open episode cannot travel to another process; "" if it can.
         episode_steps_max: The time limit in steps, or None if episodes can be of any length.
         plain_because: Why it takes Gymnasium's own steps, if lean ones might be known; else "".
     """
@@ -60,7 +62,7 @@ class ActorEnvironment:
             UnusableEnvironmentError: No policy here can act in its spaces.
         """
         self.environment_id, self.preprocessing = environment_id, preprocessing
-        self._environment = environment
+        self.gymnasium_environment = environment
         self._frames = _observation_codec(environment.observation_space, environment_id)
         self._actions = _action_codec(environment.action_space, environment_id)
         if frame_stack is not None and frame_stack > 1 and not isinstance(self._frames, _Pixels):
@@ -74,11 +76,11 @@ class ActorEnvironment:
             atari.FRAME_STACK if preprocessing == "atari" else 1))
         self.episode_steps_max = _time_limit(environment)
         self._stores: list[EpisodeStore] | None = None
-        self._store_error = ""
+        self.cannot_save_reason = ""
         try:
             self._stores = episode_stores(environment)
         except EpisodeStateError as error:
-            self._store_error = str(error)
+            self.cannot_save_reason = str(error)
         store = self._stores[-1] if self._stores else None
         self.plain_because = why_off() if isinstance(store, MujocoState | atari.AleState) else ""
         self._lean = None if self.plain_because else (
@@ -95,24 +97,15 @@ class ActorEnvironment:
         return self.spaces.observation_shape if self.spaces.is_pixels else self._frames.shape
 
     @property
-    def gymnasium_environment(self) -> gymnasium.Env:
-        """What it wraps, with its own wrappers."""
-        return self._environment
-
-    @property
     def origin(self) -> str:
         """The class of the environment without its wrappers, and its file and line."""
-        bare = type(self._environment.unwrapped)
+        bare = type(self.gymnasium_environment.unwrapped)
         return f"{bare.__name__}{place_of(bare)}"
 
     @property
     def can_save_episode(self) -> bool:
         """Whether an open episode can travel to another process."""
         return self._stores is not None
-
-    @property
-    def cannot_save_reason(self) -> str:
-        return self._store_error
 
     def reset(self, seed: int) -> np.ndarray:
         """Starts a new episode from ``seed`` alone; returns its first frame.
@@ -122,9 +115,9 @@ class ActorEnvironment:
                 seed.
         """
         try:
-            observation, _ = self._environment.reset(seed=seed)
+            observation, _ = self.gymnasium_environment.reset(seed=seed)
         except TypeError as error:
-            if old := _old_reset(self._environment):
+            if old := _old_reset(self.gymnasium_environment):
                 raise UnusableEnvironmentError(old) from error
             raise
         self._was_reset = True
@@ -147,7 +140,7 @@ class ActorEnvironment:
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
             return self._lean_step(taken)
-        observation, reward, terminated, truncated, _ = self._environment.step(taken)
+        observation, reward, terminated, truncated, _ = self.gymnasium_environment.step(taken)
         if not isinstance(reward, float):
             reward = self._one_number(reward)
         return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
@@ -159,7 +152,7 @@ class ActorEnvironment:
             EpisodeStateError: The environment offers no way to save it.
         """
         if self._stores is None:
-            raise EpisodeStateError(self._store_error)
+            raise EpisodeStateError(self.cannot_save_reason)
         return {f"{i}.{name}": value for i, store in enumerate(self._stores)
                 for name, value in store.get_state().items()}
 
@@ -170,11 +163,13 @@ class ActorEnvironment:
             EpisodeStateError: The state is not one of this environment's.
         """
         if self._stores is None:
-            raise EpisodeStateError(self._store_error)
+            raise EpisodeStateError(self.cannot_save_reason)
         # Wrappers check that reset() was called, and some count from there. A seed makes a game be loaded anew, which
         # takes longer than many steps; its generators are part of the state.
-        is_game = atari.is_game(self._environment.unwrapped)
-        outermost = self._environment.unwrapped if is_game and self._lean and self._was_reset else self._environment
+        outermost = self.gymnasium_environment
+        is_game = atari.is_game(outermost.unwrapped)
+        if is_game and self._lean and self._was_reset:
+            outermost = outermost.unwrapped
         outermost.reset(seed=None if is_game else 0)
         self._was_reset = True
         self._choose_step()
@@ -191,7 +186,7 @@ class ActorEnvironment:
     def close(self) -> None:
         """Closes the environment, and what it has started; one that cannot be closed hinders nobody."""
         with suppress(Exception):
-            self._environment.close()
+            self.gymnasium_environment.close()
 
     def _one_number(self, reward: object) -> float:
         """Returns a reward as a float; some environments return an array of one number."""
@@ -207,7 +202,7 @@ class ActorEnvironment:
 
     def flattened(self, observation: Any) -> Any:
         """Returns one observation of a space that is no Box as a frame; anything else as it is."""
-        space = self._environment.observation_space
+        space = self.gymnasium_environment.observation_space
         is_flat = isinstance(space, gym_spaces.Box) or not space.contains(observation)
         return observation if is_flat else self.to_frame(observation)
 
@@ -217,7 +212,7 @@ class ActorEnvironment:
         Returns:
             What it is and what would be allowed, for people; "" if there is none.
         """
-        space = gym_spaces.flatten_space(self._environment.observation_space)
+        space = gym_spaces.flatten_space(self.gymnasium_environment.observation_space)
         assert isinstance(space, gym_spaces.Box)
         low, high = (np.ravel(bound).astype(np.float32) for bound in (space.low, space.high))
         wrong = np.argwhere((vectors < low) | (vectors > high))
@@ -238,7 +233,7 @@ class ActorEnvironment:
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise UnusableEnvironmentError(
                 f"{self.environment_id} returned an observation {_described(observation)}; its observation space says "
-                f"{self._environment.observation_space}") from error
+                f"{self.gymnasium_environment.observation_space}") from error
 
 
 def make_environment(
@@ -552,16 +547,15 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
+    acted: dict[str, Any] = {
+        "action_size": actions.size, "action_count": actions.count, "action_counts": actions.counts}
     if isinstance(frames, _Combined):
         return Spaces(frames.frame_shape, frames.frame_shape, beside_shape=frames.beside_shape,
-                      binary_parts=frames.binary_parts, action_size=actions.size, action_count=actions.count,
-                      action_counts=actions.counts)
+                      binary_parts=frames.binary_parts, **acted)
     if not isinstance(frames, _Pixels):
-        return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, action_size=actions.size,
-                      action_count=actions.count, action_counts=actions.counts)
+        return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, **acted)
     channels, height, width = frames.frame_shape
-    return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack,
-                  action_size=actions.size, action_count=actions.count, action_counts=actions.counts)
+    return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack, **acted)
 
 
 def _old_reset(environment: gymnasium.Env) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,10 +91,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (taken, dropped ones too), ``fetch_s``,
-        ``rollout_s``, ``submit_s``, ``episodes_finished``, ``episode_return_mean`` (None without a finished episode),
-        without a cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event only
-        ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
+        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (taken, dropped ones too), without a cache
+        ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event only ``invocation_id``
+        and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:
         EventError: A field is missing or of the wrong type.
@@ -115,28 +113,18 @@ def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     check_event(event, EVENT_FIELDS | {name: kind for name, kind in _OPTIONAL_FIELDS.items() if name in event})
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
-    started_s = time.perf_counter()
     messages = _messages(event)
     policy = _policy(messages, event)
     open_episode = None
     if event["episode_id"]:
         open_episode = OpenEpisode.from_bytes(messages.fetch_episode(event["episode_id"]))
-    fetched_s = time.perf_counter()
     fragment = _roll_out(event, policy, open_episode, messages)
-    rolled_out_s = time.perf_counter()
     status = messages.submit(
         event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment)))
-    submitted_s = time.perf_counter()
-    returns = fragment.episode_returns
     return {
         "invocation_id": event["invocation_id"],
         "status": status,
         "env_steps": event["fragment_steps"],
-        "fetch_s": fetched_s - started_s,
-        "rollout_s": rolled_out_s - fetched_s,
-        "submit_s": submitted_s - rolled_out_s,
-        "episodes_finished": len(returns),
-        "episode_return_mean": float(returns.mean()) if len(returns) else None,
         **({"replayed_steps": sandbox.environment.replayed_steps if open_episode else 0}
            if isinstance(sandbox.environment, ReplayedEnvironment) else {}),
         **({"trajectory": messages.trajectory} if isinstance(messages, InlineMessages) else {}),

@@ -143,17 +143,12 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
                                        f"{told(error)}{_installation(module_name) or _search(module_name, error)}"
                                        ) from error
     factory = getattr(module, attribute, None)
-    if factory is None and _is_registered(attribute):
+    if factory is None and atari.specs_of(attribute):
         return None, attribute
     if not callable(factory):
         raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} has no callable "
                                        f"{attribute!r} and registers no such id")
     return factory, ""
-
-
-def _is_registered(name: str) -> bool:
-    """Whether Gymnasium makes something of that name, which may lack its version."""
-    return any(name in (spec.id, spec.id.rpartition("-v")[0]) for spec in gymnasium.registry.values())
 
 
 def _registrar(environment_id: str) -> str | None:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -127,7 +126,7 @@ class Policy:
         self.policy_version = int(fields["policy_version"])
         self.network, self.distribution = architecture.kind, distribution
         self.activation = architecture.activation
-        self._network: _Network = (_Conv(fields) if self.network == "conv" else
+        self._network: _Mlp | _Conv = (_Conv(fields) if self.network == "conv" else
                                    {"mlp": _Mlp, "combined": _Combined}[self.network](fields, self.activation))
         self._distribution = _make_distribution(distribution, fields["log_std"])
         if isinstance(self._distribution, _Categoricals):
@@ -188,26 +187,6 @@ class Policy:
             noise: And by what.
         """
         return self._distribution.log_probs(outputs, actions, noise)
-
-
-class _Network(Protocol):
-    output_size: int
-
-    def check(self, spaces: Spaces) -> None: ...
-
-    def outputs(self, observation: np.ndarray) -> np.ndarray: ...
-
-
-class _Distribution(Protocol):
-    def check(self, spaces: Spaces) -> None: ...
-
-    def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray: ...
-
-    def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int: ...
-
-    def best(self, outputs: np.ndarray) -> np.ndarray | int: ...
-
-    def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray: ...
 
 
 class _Mlp:
@@ -469,7 +448,7 @@ class _Categoricals:
 _KNOWN_DISTRIBUTION = re.compile(r"gaussian|categorical( [1-9][0-9]{0,8})*")
 
 
-def _make_distribution(name: str, log_std: np.ndarray) -> _Distribution:
+def _make_distribution(name: str, log_std: np.ndarray) -> _Gaussian | _Categorical | _Categoricals:
     if name == "gaussian":
         return _Gaussian(log_std)
     if name == "categorical":

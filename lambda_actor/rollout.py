@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,31 +20,14 @@ from lambda_actor.frames import FrameStack, floats, pack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 
+if TYPE_CHECKING:
+    from lambda_actor.environments import ActorEnvironment
+    from lambda_actor.replay import ReplayedEnvironment
+
 NO_BYTES = np.empty(0, np.uint8)
 EPISODE_BYTES_MAX = 2**20
 """Larger states are refused: each actor's traffic is paid for, and its worst case is reserved in the budget."""
 _STOP_CHECK_STEPS = 64
-
-
-class Environment(Protocol):
-    """What is rolled out: an `ActorEnvironment`, or one whose episodes are replayed."""
-
-    @property
-    def spaces(self) -> Spaces: ...
-
-    @property
-    def origin(self) -> str: ...
-
-    @property
-    def can_save_episode(self) -> bool: ...
-
-    def reset(self, seed: int) -> np.ndarray: ...
-
-    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]: ...
-
-    def get_state(self) -> dict[str, np.ndarray]: ...
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -159,7 +142,7 @@ def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Ge
 
 
 def roll_out(
-    environment: Environment,
+    environment: ActorEnvironment | ReplayedEnvironment,
     policy: Policy,
     *,
     fragment_steps: int,
@@ -192,7 +175,7 @@ def roll_out(
     noise = policy.noise(noise_stream, fragment_steps)
     outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
     actions = np.empty((fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32)
-    recorder: _Recorder = (_FrameRecorder if spaces.is_pixels else _VectorRecorder)(spaces, fragment_steps)
+    recorder = (_FrameRecorder if spaces.is_pixels else _Recorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:
@@ -271,66 +254,55 @@ def roll_out(
     )
 
 
-class _Recorder(Protocol):
-    """Makes observations of an environment's frames, and keeps those of a fragment."""
+class _Recorder:
+    """Makes observations of an environment's frames, and keeps those of a fragment; here of vectors."""
 
-    bootstrap_steps: list[int]
-
-    def begin(self, frame: np.ndarray) -> np.ndarray:
-        """The observation at an episode's first frame."""
-
-    def push(self, frame: np.ndarray) -> np.ndarray:
-        """The observation at the next frame."""
-
-    def resume(self, saved: np.ndarray) -> np.ndarray:
-        """The observation at which an open episode stands. Raises: EpisodeStateError: It is another environment's."""
-
-    def last(self) -> np.ndarray:
-        """What `resume` needs."""
-
-    def keep(self, step: int) -> None:
-        """The present observation is that step's."""
-
-    def keep_bootstrap(self, step: int) -> None:
-        """The present observation follows that step, with which the sequence is cut."""
-
-    def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Observations of the first steps, those of bootstraps, and frames, as `Fragment` has them."""
-
-
-class _VectorRecorder:
     def __init__(self, spaces: Spaces, steps: int) -> None:
-        self._size = spaces.observation_size
-        self._kept = np.empty((steps, self._size), np.float32)
-        self._present = np.empty(0, np.float32)
-        self._bootstraps: list[np.ndarray] = []
+        """Makes room for a fragment."""
+        self._make_room(steps, spaces.observation_size, np.float32)
+
+    def _make_room(self, steps: int, size: int, dtype: type) -> None:
+        self._size = size
+        self._kept: np.ndarray = np.empty((steps, size), dtype)
+        self._present: Any = None
+        self._bootstraps: list[Any] = []
         self.bootstrap_steps: list[int] = []
 
     def begin(self, frame: np.ndarray) -> np.ndarray:
+        """The observation at an episode's first frame."""
         self._present = frame
         return frame
 
-    push = begin
+    def push(self, frame: np.ndarray) -> np.ndarray:
+        """The observation at the next frame."""
+        self._present = frame
+        return frame
 
     def resume(self, saved: np.ndarray) -> np.ndarray:
+        """The observation at which an open episode stands. Raises: EpisodeStateError: It is another environment's."""
         _require_saved(saved, (self._size,), np.float32)
         return self.begin(saved)
 
     def last(self) -> np.ndarray:
-        return self._present
+        """What `resume` needs."""
+        present: np.ndarray = self._present
+        return present
 
     def keep(self, step: int) -> None:
+        """The present observation is that step's."""
         self._kept[step] = self._present
 
     def keep_bootstrap(self, step: int) -> None:
+        """The present observation follows that step, with which the sequence is cut."""
         self.bootstrap_steps.append(step)
         self._bootstraps.append(self._present)
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        return self._kept[:steps], np.array(self._bootstraps, np.float32).reshape(-1, self._size), None
+        """Observations of the first steps, those of bootstraps, and frames, as `Fragment` has them."""
+        return self._kept[:steps], np.array(self._bootstraps, self._kept.dtype).reshape(-1, self._size), None
 
 
-class _FrameRecorder:
+class _FrameRecorder(_Recorder):
     """Keeps each frame once, and which of them were seen when."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
@@ -344,13 +316,10 @@ class _FrameRecorder:
             raise OversizedMessageError(
                 f"actor.fragment_steps = {steps}: so many frames of {size} bytes exceed a message's limit of "
                 f"{wire.MESSAGE_BYTES_MAX}")
+        self._make_room(steps, spaces.frame_stack, np.int32)
         self._spaces = spaces
         self._stack = FrameStack(spaces)
         self._frames: list[np.ndarray] = []
-        self._present: list[int] = []
-        self._kept = np.empty((steps, spaces.frame_stack), np.int32)
-        self._bootstraps: list[list[int]] = []
-        self.bootstrap_steps: list[int] = []
 
     def begin(self, frame: np.ndarray) -> np.ndarray:
         self._frames.append(frame)
@@ -376,16 +345,8 @@ class _FrameRecorder:
     def last(self) -> np.ndarray:
         return np.stack([self._frames[index] for index in self._present])
 
-    def keep(self, step: int) -> None:
-        self._kept[step] = self._present
-
-    def keep_bootstrap(self, step: int) -> None:
-        self.bootstrap_steps.append(step)
-        self._bootstraps.append(self._present)
-
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        bootstraps = np.array(self._bootstraps, np.int32).reshape(-1, self._spaces.frame_stack)
-        kept = self._kept[:steps]
+        kept, bootstraps, _ = super().recorded(steps)
         return kept, bootstraps, np.stack(self._frames[:max(kept.max(), bootstraps.max(initial=0)) + 1])
 
 
@@ -395,7 +356,9 @@ def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> No
                                 f"observations are {np.dtype(dtype)}{list(shape)}")
 
 
-def _require_finite(name: str, array: np.ndarray, steps: np.ndarray, source: Environment | None = None) -> None:
+def _require_finite(
+    name: str, array: np.ndarray, steps: np.ndarray, source: ActorEnvironment | ReplayedEnvironment | None = None
+) -> None:
     """Checks an array; an environment that it comes from is named if there is NaN or infinity in it."""
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])

@@ -18,10 +18,17 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.episode_state import spanning_wrapper
-from lambda_actor.errors import ActorError, EpisodeReplayError, EpisodeStateError, OversizedMessageError, told
+from lambda_actor.errors import (
+    ActorError,
+    EpisodeReplayError,
+    EpisodeStateError,
+    OversizedMessageError,
+    UnusableEnvironmentError,
+    told,
+)
 from lambda_actor.policy import Policy, default_network, parameter_shapes
 from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
-from lambda_actor.rollout import EPISODE_BYTES_MAX, Environment, Fragment, OpenEpisode, roll_out
+from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 
 _FRAGMENTS, _FURTHER_STEPS_MAX = 6, 64
@@ -104,6 +111,17 @@ class TriedEnvironment:
             return (f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
                     f"message up to {limit_max:,} steps", f"{methods}, {whole}or {cut}")
         return "", ""
+
+    def dropped_because(self, fragment_steps: int) -> str:
+        """Returns why the unfinished episode at a fragment's end is dropped; "" if a later actor can continue it.
+
+        Raises:
+            UnusableEnvironmentError: None can, and it may be longer than a fragment.
+        """
+        problem, allowed = self.obstacle()
+        if problem and (self.episode_steps_max is None or self.episode_steps_max > fragment_steps):
+            raise UnusableEnvironmentError(f"environment.id = {self.environment_id!r}: {problem}; allowed: {allowed}")
+        return problem
 
 
 FACTS = tuple(field.name for field in dataclasses.fields(TriedEnvironment) if field.default is dataclasses.MISSING)
@@ -205,7 +223,7 @@ def dropped(problem: str) -> str:
     """Says that unfinished episodes are dropped.
 
     Args:
-        problem: As `TriedEnvironment.obstacle` returns it.
+        problem: As `TriedEnvironment.dropped_because` returns it.
     """
     return f"each fragment's last, unfinished episode, because {problem}"
 
@@ -216,7 +234,7 @@ def explained(environment_id: str, error: BaseException) -> str:
     return f"environment.id = {environment_id!r}: {what}"
 
 
-def random_policy(environment: Environment) -> Policy:
+def random_policy(environment: ActorEnvironment | ReplayedEnvironment) -> Policy:
     """A policy for it, read from a message as an actor reads it."""
     return Policy.from_bytes(random_weights(environment.spaces))
 

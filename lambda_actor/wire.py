@@ -15,6 +15,7 @@ are lengths of byte strings. One letter has one value in a message.
 from __future__ import annotations
 
 import enum
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -206,19 +207,18 @@ def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MES
     return b"".join((header, _CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(header))), payload))
 
 
-def decode(data: bytes, kind: Kind, *, bytes_max: int = MESSAGE_BYTES_MAX) -> dict[str, np.ndarray]:
+def decode(data: bytes, kind: Kind) -> dict[str, np.ndarray]:
     """The message's arrays, as read-only views of ``data``.
 
     Raises:
-        OversizedMessageError: ``data``, or the length that it claims, exceeds ``bytes_max``.
+        OversizedMessageError: ``data``, or the length that it claims, exceeds `MESSAGE_BYTES_MAX`.
         ForeignMessageError: Another magic number or another kind than asked for.
         UnsupportedVersionError: Written by another version of this format.
         TruncatedMessageError: Shorter than it says.
         CorruptedMessageError: The checksum fails or the structure contradicts itself.
         SchemaError: Sound bytes, but not the schema's fields, dtypes and shapes.
     """
-    body = _open_envelope(data, kind, bytes_max)
-    arrays = _read_fields(body)
+    arrays = _read_fields(_open_envelope(data, kind))
     _check_schema(kind, arrays)
     return arrays
 
@@ -240,9 +240,9 @@ def field_text(array: np.ndarray) -> str:
         raise CorruptedMessageError(f"a text field is not UTF-8: {error}") from None
 
 
-def _open_envelope(data: bytes, kind: Kind, bytes_max: int) -> memoryview:
-    if len(data) > bytes_max:
-        raise OversizedMessageError(f"{len(data)} bytes exceed the limit of {bytes_max}")
+def _open_envelope(data: bytes, kind: Kind) -> memoryview:
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise OversizedMessageError(f"{len(data)} bytes exceed the limit of {MESSAGE_BYTES_MAX}")
     if data[:4] != MAGIC[: len(data[:4])]:
         raise ForeignMessageError(f"starts with {bytes(data[:4])!r}, not with {MAGIC!r}")
     if len(data) < _PREFIX_BYTES:
@@ -250,8 +250,8 @@ def _open_envelope(data: bytes, kind: Kind, bytes_max: int) -> memoryview:
     _, version, kind_code, body_bytes = _HEADER.unpack_from(data)
     if version != VERSION:
         raise UnsupportedVersionError(f"wire version {version}; this side speaks {VERSION}")
-    if body_bytes > bytes_max:
-        raise OversizedMessageError(f"claims {body_bytes} bytes, over the limit of {bytes_max}")
+    if body_bytes > MESSAGE_BYTES_MAX:
+        raise OversizedMessageError(f"claims {body_bytes} bytes, over the limit of {MESSAGE_BYTES_MAX}")
     body = memoryview(data)[_PREFIX_BYTES:]
     if len(body) < body_bytes:
         raise TruncatedMessageError(f"{len(body)} of {body_bytes} body bytes are there")
@@ -280,9 +280,7 @@ def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
             shape = struct.unpack_from(f"<{rank}I", body, offset)
             offset += 4 * rank
             dtype = np.dtype(_DTYPES[code])
-            items = 1
-            for length in shape:
-                items *= length
+            items = math.prod(shape)
             if items * dtype.itemsize > len(body) - offset:
                 raise CorruptedMessageError(f"field {name!r} of shape {shape} runs past the end")
             arrays[name] = np.frombuffer(body, dtype, items, offset).reshape(shape)

@@ -8,24 +8,20 @@ import gymnasium
 import numpy as np
 
 from lambda_actor.atari import AleState
-from lambda_actor.fast.steps import Outcome, changed_methods
+from lambda_actor.fast.steps import LeanStep, Outcome
 
 
-class LeanGame:
+class LeanGame(LeanStep):
     """Steps of a preprocessed game without pictures of the frames that are skipped, and without dictionaries."""
 
     def __init__(self, wrapper: Any, bare: Any, state: AleState) -> None:
         import cv2
 
-        self._wrapper, self._bare, self._state, self._emulator = wrapper, bare, state, bare.ale
+        super().__init__(bare)
+        self._wrapper, self._state, self._emulator = wrapper, state, bare.ale
         self._actions, self._frames = bare._action_set, wrapper.frame_skip
         self._last, self._before_last = wrapper.obs_buffer
-        self._methods = changed_methods(bare)
         self._resize, self._size, self._by_area = cv2.resize, wrapper.screen_size, cv2.INTER_AREA
-
-    @property
-    def is_usable(self) -> bool:
-        return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
 
     def __call__(self, action: Any) -> Outcome:
         emulator, code, total, is_over, is_cut = self._emulator, self._actions[action], 0.0, False, False

@@ -14,13 +14,13 @@ import gymnasium
 import numpy as np
 
 from lambda_actor.episode_state import MujocoState
-from lambda_actor.fast.steps import LeanStep, Outcome, changed_methods
+from lambda_actor.fast.steps import LeanStep, Outcome
 
 _SPEED_MAX = 10.0
 """Hopper and Walker2d show velocities up to this."""
 
 
-class _MujocoStep:
+class _MujocoStep(LeanStep):
     """Steps of one environment; a subclass says what is seen and what it is worth."""
 
     has_contact_forces = False
@@ -34,8 +34,8 @@ class _MujocoStep:
             bare: Gymnasium's own class inside.
             state: What records its steps.
         """
-        self._limit, self._bare, self._state = limit, bare, state
-        self._methods = changed_methods(bare)
+        super().__init__(bare)
+        self._limit, self._state = limit, state
         self._mj_step, self._mj_contact_forces = state.library.mj_step, state.library.mj_rnePostConstraint
         self._model, self._data, self._frame_skip, self._dt = bare.model, bare.data, bare.frame_skip, float(bare.dt)
         self._control, self._positions, self._velocities = bare.data.ctrl, bare.data.qpos, bare.data.qvel
@@ -43,10 +43,6 @@ class _MujocoStep:
         self._size = bare.observation_space.shape[0]
         self._steps_max = limit._max_episode_steps
         self._prepare(bare)
-
-    @property
-    def is_usable(self) -> bool:
-        return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
 
     def __call__(self, action: Any) -> Outcome:
         """A step with a clipped action: observation float32, reward, terminated, truncated."""
@@ -62,7 +58,8 @@ class _MujocoStep:
         return self._observation(), reward, terminated, elapsed >= self._steps_max
 
     def _prepare(self, bare: Any) -> None:
-        """Keeps what else the subclass reads."""
+        """Keeps what else the subclass reads, and as ``_seen`` the arrays that an observation is put together from."""
+        self._seen: tuple[np.ndarray, ...] = ()
 
     def _place(self) -> float:
         """Where it stands on its way."""
@@ -74,7 +71,7 @@ class _MujocoStep:
         raise NotImplementedError
 
     def _observation(self) -> np.ndarray:
-        raise NotImplementedError
+        return np.concatenate(self._seen, out=np.empty(self._size, np.float32), casting="same_kind")
 
 
 class _Runner(_MujocoStep):
@@ -87,11 +84,8 @@ class _Runner(_MujocoStep):
         self._forward_weight = float(bare._forward_reward_weight)
         # As NumPy multiplies a sum of float32 with a number of Python's.
         self._control_weight = np.float32(bare._ctrl_cost_weight)
-        self._shown = self._positions[self.shown_from * bare._exclude_current_positions_from_observation:]
-
-    def _observation(self) -> np.ndarray:
-        seen = np.empty(self._size, np.float32)
-        return np.concatenate((self._shown, self._velocities), out=seen, casting="same_kind")
+        shown = self._positions[self.shown_from * bare._exclude_current_positions_from_observation:]
+        self._seen = (shown, self._velocities)
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         return self._forward_weight * speed - self._control_cost(action), False
@@ -115,12 +109,12 @@ class _Walker2d(_Runner):
         self._angle_min, self._angle_max = bare._healthy_angle_range
         self._fastest = np.full_like(self._velocities, _SPEED_MAX)
         self._slowest, self._clipped = -self._fastest, np.empty_like(self._fastest)
+        self._seen = (self._seen[0], self._clipped)
 
     def _observation(self) -> np.ndarray:
-        seen = np.empty(self._size, np.float32)
         clipped = self._clipped
         np.minimum(np.maximum(self._velocities, self._slowest, out=clipped), self._fastest, out=clipped)
-        return np.concatenate((self._shown, clipped), out=seen, casting="same_kind")
+        return super()._observation()
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         is_healthy = self._is_healthy()
@@ -176,9 +170,6 @@ class _Ant(_MujocoStep):
         reward = speed * self._forward_weight + is_healthy * self._healthy_reward - costs
         return reward, not is_healthy and self._may_fall
 
-    def _observation(self) -> np.ndarray:
-        return np.concatenate(self._seen, out=np.empty(self._size, np.float32), casting="same_kind")
-
 
 class _HumanoidStandup(_MujocoStep):
     """Rewarded for height."""
@@ -206,9 +197,6 @@ class _HumanoidStandup(_MujocoStep):
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         return self._positions.item(2) / self._timestep - self._control_cost() - self._contact_cost() + 1, False
-
-    def _observation(self) -> np.ndarray:
-        return np.concatenate(self._seen, out=np.empty(self._size, np.float32), casting="same_kind")
 
     def _control_cost(self) -> float:
         return float(self._control_weight * np.add.reduce(self._control * self._control))

@@ -7,7 +7,7 @@ class or wrapper, and an environment of which somebody has changed a method, tak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -21,15 +21,21 @@ Outcome = tuple[np.ndarray, float, bool, bool]
 """A frame as networks see it, reward, terminated, truncated."""
 
 
-class LeanStep(Protocol):
+class LeanStep:
     """Steps of one environment."""
+
+    def __init__(self, bare: Any) -> None:
+        """Notes what methods an environment has now, which is without its wrappers."""
+        self._bare, self._methods = bare, changed_methods(bare)
 
     @property
     def is_usable(self) -> bool:
         """Whether the environment's own methods are as they were, and nobody watches; asked at each reset."""
+        return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
 
-    def __call__(self, action: np.ndarray | int) -> Outcome:
+    def __call__(self, action: Any) -> Outcome:
         """A step with an action as the environment takes it."""
+        raise NotImplementedError
 
 
 def why_off() -> str:

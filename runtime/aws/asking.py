@@ -50,10 +50,15 @@ def ask_if_there(question: Callable[[], T]) -> T | None:
     Raises:
         AccountError: There is none.
     """
+    return ask(lambda: find(question))
+
+
+def find(question: Callable[[], T]) -> T | None:
+    """The answer; None if AWS says that there is no such thing. AWS' own errors pass through."""
     try:
-        return ask(question)
-    except AccountError as error:
-        if "NotFound" in code_of(error.__cause__):
+        return question()
+    except ClientError as error:
+        if "NotFound" in code_of(error):
             return None
         raise
 

@@ -1,4 +1,4 @@
-"""How learner and actors exchange messages: through the trajectory cache, or without one."""
+"""What a run's functions run on, and how learner and actors exchange messages: through the cache, or without one."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from lambda_actor.errors import ActorError
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.sizes import trajectory_bytes_max
 from runtime.errors import ServerError
+from runtime.fleet import FleetSetup
 from runtime.fleet.inline import InlineFleet
 from runtime.ports.fleet import Fleet
 from runtime.ports.run import RunContext
+from runtime.settings.fleet import FleetSettings
 
 NO_CACHE = "none: messages travel with requests and responses"
 """What people are told of the server with ``cache.kind = none``."""
 _SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
 """What a new AWS account may have of concurrent executions, and what a Ray cluster holds at least."""
-
-
-def connect(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
-    """Makes the run's cache, which connects when it is first used.
-
-    Args:
-        run: Whose cache it is.
-        url: Of the server.
-        **options: Credentials and attempts, as `TrajectoryCache` takes them.
-    """
-    return TrajectoryCache(url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options)
 
 
 def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
@@ -36,18 +27,36 @@ def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     Args:
         run: Whose cache it is; its stack closes it.
         url: Of the server.
-        **options: As of `connect`.
+        **options: Credentials, as `TrajectoryCache` takes them.
 
     Raises:
         ServerError: It does not answer.
     """
     try:
-        cache = connect(run, url, **options)
+        cache = TrajectoryCache(
+            url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options)
         run.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:
         raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
     return cache
+
+
+def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
+    """Makes a fleet for a run.
+
+    Args:
+        run: Whose fleet it is; its stack closes it.
+        settings: Of the fleet.
+        **setup: The rest of `FleetSetup`.
+
+    Raises:
+        FleetError: It cannot be started.
+    """
+    with run.shield():
+        fleet: Fleet = settings.make(FleetSetup(log_path=run.directory.actors_log_path, **setup))
+        run.stack.callback(fleet.close)
+    return fleet
 
 
 def without_cache(run: RunContext, fleet: Fleet) -> InlineFleet:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,25 +35,29 @@ _LEARNER, _ACTOR = "learner", "actor"
 
 
 class _GuardedServer:
-    """A server program under a guardian, with a directory of its own; gone after `close`."""
+    """A server program under a guardian, with a directory of its own; gone after `close`.
 
-    def __init__(self, settings: Callable[[Path], list[str]], *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+    Attributes:
+        learner_url: The server as its owner reaches it on this machine, its CA's file included.
+        learner_credential: User and password of the owner, as `TrajectoryCache` takes them; nothing if it needs none.
+    """
+
+    learner_url: str
+    learner_credential: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
         """Starts the server, and waits until it answers.
-
-        Args:
-            settings: The settings that make it reachable, given its directory.
-            start_timeout_s: Longest wait for its first answer.
 
         Raises:
             ServerError: No server program is there, or it does not start.
         """
-        self.program, self._start_timeout_s = find_program(), start_timeout_s
+        self.program = find_program()
         self.directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
         try:
             # In a file: arguments can be seen by everybody.
             configuration = self.directory / "server.conf"
             configuration.write_text("\n".join([
-                *settings(self.directory), 'save ""', "appendonly no", f'dir "{self.directory}"',
+                *self._settings(self.directory), 'save ""', "appendonly no", f'dir "{self.directory}"',
                 f"maxmemory {TRAJECTORIES_MIB + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
             log_path = self.directory / "server.log"
             with log_path.open("wb") as log:
@@ -68,10 +72,13 @@ class _GuardedServer:
         self._guarded.end()
 
     def _wait_until_ready(self, log_path: Path) -> None:
-        deadline_s = time.monotonic() + self._start_timeout_s
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                self._probe()
+                # Not just a connection: the server of a killed learner may still be there for a moment.
+                with closing(TrajectoryCache(
+                        self.learner_url, "start", connect_attempts=0, **self.learner_credential)) as cache:
+                    cache.ping()
                 return
             except (CacheError, OSError) as error:
                 if time.monotonic() > deadline_s or not self._guarded.is_alive:
@@ -81,31 +88,18 @@ class _GuardedServer:
                                       f"{' | '.join(log) or 'none'}") from None
                 time.sleep(0.02)
 
-    def _probe(self) -> None:
-        """Asks the server for a sign of life.
-
-        Raises:
-            CacheError: It does not answer yet.
-            OSError: It does not listen yet.
-        """
+    def _settings(self, directory: Path) -> list[str]:
+        """The settings that make it reachable, given its directory."""
         raise NotImplementedError
 
 
 class EmbeddedServer(_GuardedServer):
     """A server of our own on a Unix socket, for a run on one machine."""
 
-    def __init__(self, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
-        """As `_GuardedServer`."""
-        super().__init__(self._settings, start_timeout_s=start_timeout_s)
-
     def _settings(self, directory: Path) -> list[str]:
         path = directory / "server.sock"
-        self.url = f"unix://{quote(str(path))}"
+        self.url = self.learner_url = f"unix://{quote(str(path))}"
         return ["port 0", f'unixsocket "{path}"', "unixsocketperm 700"]
-
-    def _probe(self) -> None:
-        with closing(TrajectoryCache(self.url, "start", connect_attempts=0)) as cache:
-            cache.ping()
 
 
 class LearnerServer(_GuardedServer):
@@ -116,8 +110,6 @@ class LearnerServer(_GuardedServer):
     Attributes:
         url: ``rediss://address:port``.
         actor_credential: What an actor needs to use it, as `lambda_actor.credentials` reads it.
-        learner_url: The same server as its owner reaches it on this machine, its CA's file included.
-        learner_credential: User and password of the owner, as `TrajectoryCache` takes them.
     """
 
     def __init__(self, *, address: str, port: int) -> None:
@@ -128,9 +120,9 @@ class LearnerServer(_GuardedServer):
         """
         self._address, self._port = address, port
         self._actor_password, self._learner_password = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self.learner_credential: dict[str, Any] = {"username": _LEARNER, "password": self._learner_password}
+        self.learner_credential = {"username": _LEARNER, "password": self._learner_password}
         self.url = f"rediss://{address}:{port}"
-        super().__init__(self._settings)
+        super().__init__()
 
     def _settings(self, directory: Path) -> list[str]:
         key, certificate = directory / "key.pem", directory / "certificate.pem"
@@ -142,12 +134,6 @@ class LearnerServer(_GuardedServer):
                 f'tls-cert-file "{certificate}"', f'tls-key-file "{key}"', f'tls-ca-cert-file "{certificate}"',
                 "user default off", f"user {_LEARNER} >{self._learner_password} {LEARNER_RIGHTS}",
                 f"user {_ACTOR} >{self._actor_password} {ACTOR_RIGHTS}"]
-
-    def _probe(self) -> None:
-        # Not just a connection: the server of a killed learner may still be there for a moment.
-        with closing(TrajectoryCache(
-                self.learner_url, "start", connect_attempts=0, **self.learner_credential)) as cache:
-            cache.ping()
 
 
 def _make_certificate(key: Path, certificate: Path, address: str) -> None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambda_actor.cache import split_credentials
 from runtime.backends.cache import ttl_s
-from runtime.backends.this_machine import NotKept, actors_here, credentials_of_actors
+from runtime.backends.this_machine import NotKept, actors_here, credentials_of_actors, open_learners, open_store
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, MissingExtraError
-from runtime.fleet import FleetSetup
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.ray_cluster import node_count
-from runtime.learner import LEARNER_HANDLER
 from runtime.learner.remote.places import server_place
 from runtime.ports.fleet import Fleet
 from runtime.ports.money import PriceTable
@@ -39,12 +36,11 @@ class RayBackend:
 
     cost_basis = "metered"
 
-    def __init__(self, experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> None:
+    def __init__(self, experiment: ResolvedExperiment) -> None:
         """Looks whether the experiment may run there; starts nothing.
 
         Args:
             experiment: Resolved.
-            prices: List prices, for what the experiment leaves open.
 
         Raises:
             ExperimentError: The nodes would not reach the cache, or the learner is a function.
@@ -72,9 +68,9 @@ class RayBackend:
             raise ExperimentError(f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
                                   "instance | stellaris")
 
-        self.prices = prices
+        self.prices: PriceTable = PRICES
         if ray.node_usd_per_hour is not None:
-            self.prices = prices.model_copy(update={
+            self.prices = PRICES.model_copy(update={
                 "region": "your own", "source": "fleet.ray.node_usd_per_hour",
                 "instance_hour_usd": dict.fromkeys(learner.instance_types, ray.node_usd_per_hour)})
 
@@ -122,21 +118,13 @@ LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
 
 def _open_learner(run: RunContext) -> tuple[Fleet, str]:
     """Opens what runs learner functions, and names what their objects lie on: the cache's server, here a folder."""
-    experiment, learner = run.experiment, run.experiment.learner
-    url, is_joined = experiment.cache.url, experiment.fleet.ray.address is not None
-    credentials, store = {}, str(run.directory.updates_path.resolve())
-    if url and is_joined and learner.stellaris.place == "ray":
+    experiment, stellaris = run.experiment, run.experiment.learner.stellaris
+    url, credentials = experiment.cache.url, {}
+    if url and experiment.fleet.ray.address is not None and stellaris.place == "ray":
         credentials = credentials_of_actors(url)
         # The updater reads and writes there, too.
         os.environ.update(credentials)
         store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
     else:
-        shutil.rmtree(store, ignore_errors=True)
-        run.stack.callback(shutil.rmtree, store, ignore_errors=True)
-    with run.shield():
-        fleet = LEARNER_FLEETS[learner.stellaris.place](experiment).make(FleetSetup(
-            concurrency=min(learner.stellaris.learners, experiment.fleet.processes),
-            timeout_s=learner.function.timeout_s, memory_mib=learner.function.memory_mib,
-            log_path=run.directory.actors_log_path, credentials=credentials, handler=LEARNER_HANDLER))
-        run.stack.callback(fleet.close)
-    return fleet, store
+        store = open_store(run)
+    return open_learners(run, LEARNER_FLEETS[stellaris.place](experiment), stellaris.learners, credentials), store

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
-from runtime.backends.cache import NO_CACHE, actor_event, connect, open_cache, ttl_s, without_cache
+from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, ttl_s, without_cache
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
@@ -21,15 +20,14 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
-from runtime.fleet import FleetSetup
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.learner import LEARNER_HANDLER
 from runtime.ports.fleet import Cache, Fleet
-from runtime.ports.money import PriceTable
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import RunFiles
+from runtime.settings.fleet import FleetSettings
 from runtime.training.costs import make_cost_model
 
 
@@ -38,17 +36,16 @@ class ThisMachine:
 
     Attributes:
         cost_basis: The bill is modelled: nothing is paid for.
-        prices: List prices of what the run would use in AWS.
+        prices: List prices of what the run would use in AWS, from which the bill is modelled.
     """
 
-    cost_basis = "modelled"
+    cost_basis, prices = "modelled", PRICES
 
-    def __init__(self, experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> None:
+    def __init__(self, experiment: ResolvedExperiment) -> None:
         """Looks whether the experiment may run here.
 
         Args:
             experiment: Resolved.
-            prices: What the bill is modelled from.
 
         Raises:
             ExperimentError: It wants actors elsewhere.
@@ -61,7 +58,6 @@ class ThisMachine:
             raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
                                   f"allowed here: {' | '.join(LEARNER_PLACES)}"
                                   + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else ""))
-        self.prices = prices
 
     def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the directory is all that there is of the run."""
@@ -81,11 +77,11 @@ class ThisMachine:
         fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
                               speed=lambda_speed(actor.memory_mib))
         times = make_times(rates, experiment)
-        learner_fleet, store = None, run.directory.updates_path.resolve()
+        learner_fleet, store = None, ""
         durations = times.durations if isinstance(times, GradientTimes) else None
         if isinstance(times, FunctionTimes):
-            learner_fleet = CountingLearner(
-                _open_learner(run, store, times), times, timeout_s=experiment.learner.function.timeout_s)
+            functions, store = _open_learner(run, times)
+            learner_fleet = CountingLearner(functions, times, timeout_s=experiment.learner.function.timeout_s)
         return Supplies(
             actors.cache, fleet,
             Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment)),
@@ -94,27 +90,17 @@ class ThisMachine:
             facts={**actors.facts,
                    "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
                    "seconds in the bill": rates.source},
-            times=times, learner_fleet=learner_fleet, learner_store=str(store),
+            times=times, learner_fleet=learner_fleet, learner_store=store,
             digests={} if durations is None else {DURATIONS_KEY: durations.digest})
 
 
 class NotKept(Keeping):
-    """The keeping of a run that is kept nowhere but in its directory."""
-
-    def spent_usd(self) -> float:
-        """Returns 0: nobody else knows of the run."""
-        return 0.0
-
-    def begins(self) -> None:
-        """Tells nobody."""
-
-    def ledger_changed(self, ledger: bytes) -> None:
-        """Tells nobody."""
+    """The keeping of a run that is kept nowhere but in its directory: nobody else knows of it, or is told."""
 
 
 @dataclass(frozen=True)
-class ActorsHere:
-    """Actors that are processes of this machine.
+class Actors:
+    """Where a run's actors are, and how they are reached.
 
     Attributes:
         cache: Through which they and the learner exchange messages.
@@ -129,7 +115,7 @@ class ActorsHere:
     facts: Mapping[str, str]
 
 
-def actors_here(run: RunContext) -> ActorsHere:
+def actors_here(run: RunContext) -> Actors:
     """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
 
     Args:
@@ -141,51 +127,59 @@ def actors_here(run: RunContext) -> ActorsHere:
     """
     experiment = run.experiment
     if experiment.cache.kind == "none":
-        inline = without_cache(run, _open_fleet(run, {}))
-        return ActorsHere(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
-    url = _find_server(experiment, run.stack, run.shield)
-    cache = open_cache(run, url, **_own_credentials())
+        inline = without_cache(run, _open_actors(run, {}))
+        return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
+    url = experiment.cache.url or _start_server(run)
+    cache = open_cache(run, url, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"))
     if experiment.cache.url:
-        run.stack.callback(_remove_keys, run, url)
-    fleet = _open_fleet(run, credentials_of_actors(url))
-    return ActorsHere(cache, fleet, actor_event(experiment, split_credentials(url)[0], "", ""),
-                      {"server": redacted(url)} if experiment.cache.url else {})
+        run.stack.callback(_remove_keys, run, cache)
+    fleet = _open_actors(run, credentials_of_actors(url))
+    return Actors(cache, fleet, actor_event(experiment, split_credentials(url)[0], "", ""),
+                  {"server": redacted(url)} if experiment.cache.url else {})
 
 
-def _open_fleet(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
+def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     experiment = run.experiment
-    with run.shield():
-        fleet: Fleet = experiment.fleet.chosen.make(FleetSetup(
-            concurrency=experiment.fleet.processes, timeout_s=experiment.actor.timeout_s,
-            memory_mib=experiment.actor.memory_mib, log_path=run.directory.actors_log_path, credentials=credentials))
-        run.stack.callback(fleet.close)
-    return fleet
+    return open_fleet(run, experiment.fleet.chosen, concurrency=experiment.fleet.processes, credentials=credentials,
+                      timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib)
 
 
-def _open_learner(run: RunContext, store: Path, times: FunctionTimes) -> Fleet:
-    """What runs the learner function; what an earlier session left in the store is removed."""
-    learner = run.experiment.learner
+def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:
+    """What runs the learner function, and the folder for its objects."""
+    # First: it is removed when the functions have ended.
+    store = open_store(run)
+    if isinstance(times, GradientTimes):
+        return LEARNER_PLACES[run.experiment.learner.stellaris.place](run, times), store
+    return open_learners(run, LocalSettings(), 1), store
+
+
+def open_store(run: RunContext) -> str:
+    """Returns a run's folder for objects of learner functions, without what an earlier session has left in it."""
+    store = str(run.directory.updates_path.resolve())
     shutil.rmtree(store, ignore_errors=True)
-    with run.shield():
-        run.stack.callback(shutil.rmtree, store, ignore_errors=True)
-        if isinstance(times, GradientTimes):
-            fleet = LEARNER_PLACES[learner.stellaris.place](run, times)
-        else:
-            fleet = _open_processes(run, 1)
-        run.stack.callback(fleet.close)
-    return fleet
+    run.stack.callback(shutil.rmtree, store, ignore_errors=True)
+    return store
 
 
-def _open_processes(run: RunContext, processes: int) -> Fleet:
+def open_learners(
+    run: RunContext, settings: FleetSettings, count: int, credentials: Mapping[str, str] | None = None
+) -> Fleet:
+    """Opens a fleet that runs learner functions.
+
+    Args:
+        run: Its stack closes what is opened.
+        settings: Of the fleet.
+        count: Functions at once; at most ``fleet.processes`` are.
+        credentials: Environment variables for them alone.
+    """
     function = run.experiment.learner.function
-    return LocalSettings().make(FleetSetup(
-        concurrency=processes, timeout_s=function.timeout_s, memory_mib=function.memory_mib,
-        log_path=run.directory.actors_log_path, handler=LEARNER_HANDLER))
+    return open_fleet(run, settings, concurrency=min(count, run.experiment.fleet.processes),
+                      timeout_s=function.timeout_s, memory_mib=function.memory_mib, credentials=credentials or {},
+                      handler=LEARNER_HANDLER)
 
 
-def _open_learners(run: RunContext, times: GradientTimes) -> Fleet:
-    """As many processes as there are learners, at most ``fleet.processes``."""
-    return _open_processes(run, min(run.experiment.learner.stellaris.learners, run.experiment.fleet.processes))
+def _open_processes(run: RunContext, times: GradientTimes) -> Fleet:
+    return open_learners(run, LocalSettings(), run.experiment.learner.stellaris.learners)
 
 
 def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
@@ -207,37 +201,24 @@ def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
 
 
 LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
-    "processes": _open_learners, "virtual": _open_virtual}
+    "processes": _open_processes, "virtual": _open_virtual}
 """Where this machine runs learner functions of Stellaris, by ``learner.stellaris.place``."""
 
 
-def _find_server(
-    experiment: ResolvedExperiment, stack: ExitStack, shield: Callable[[], AbstractContextManager[None]]
-) -> str:
-    """The URL of the user's server, or of one of our own."""
-    if experiment.cache.url:
-        return experiment.cache.url
-    with shield():
+def _start_server(run: RunContext) -> str:
+    """The URL of a server of our own."""
+    with run.shield():
         server = EmbeddedServer()
-        stack.callback(server.close)
+        run.stack.callback(server.close)
     return server.url
 
 
-def _remove_keys(run: RunContext, url: str) -> None:
+def _remove_keys(run: RunContext, cache: TrajectoryCache) -> None:
     try:
-        with closing(_reconnect(run, url)) as cache:
-            cache.remove_run()
+        cache.remove_run()
     except ActorError as error:
         with suppress(OSError):
             run.events.append("keys_left_behind", error=str(error), expire_after_s=ttl_s(run.experiment))
-
-
-def _reconnect(run: RunContext, url: str) -> TrajectoryCache:
-    return connect(run, url, connect_attempts=0, **_own_credentials())
-
-
-def _own_credentials() -> dict[str, str | None]:
-    return {"username": os.environ.get("CACHE_USERNAME"), "password": os.environ.get("CACHE_PASSWORD")}
 
 
 def credentials_of_actors(url: str) -> dict[str, str]:

@@ -130,7 +130,6 @@ class LambdaFleet:
         timeout_s: float,
         concurrency: int,
         client: Any = None,
-        stream: random.Random | None = None,
     ) -> None:
         """Prepares invocations of a function that is there.
 
@@ -139,7 +138,6 @@ class LambdaFleet:
             timeout_s: The function's time limit in seconds.
             concurrency: Invocations at once; see `available_concurrency`.
             client: As `lambda_client` makes it, which is the default.
-            stream: Draws the pauses.
 
         Raises:
             FleetError: No client can be made.
@@ -147,7 +145,6 @@ class LambdaFleet:
         self.concurrency = concurrency
         self._function_arn, self._timeout_s = function_arn, timeout_s
         self._client = client or lambda_client(function_arn, timeout_s=timeout_s, concurrency=concurrency)
-        self._stream = stream or random.Random()
         self._changed = threading.Condition()
         self._calls: dict[str, _Call] = {}
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
@@ -195,8 +192,7 @@ class LambdaFleet:
                 if call.is_sent:
                     call.reported_by_s = time.monotonic() + ABANDON_GRACE_S
                 else:
-                    self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
-                                               error="never started before the deadline"))
+                    self._report_unstarted(call)
 
     def close(self) -> None:
         """Ends without waiting: Lambda cannot end what runs, and threads that wait for it do not keep a process."""
@@ -239,7 +235,7 @@ class LambdaFleet:
                 self._answered(call, outcome)
                 return
             self._mark_unsent(call)
-            call.is_abandoned.wait(self._stream.uniform(0.0, pause_s))
+            call.is_abandoned.wait(random.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _attempt(self, invocation: Invocation) -> Outcome | None:
@@ -277,8 +273,7 @@ class LambdaFleet:
         with self._changed:
             call.is_sent = False
             if call.is_abandoned.is_set():
-                self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
-                                           error="never started before the deadline"))
+                self._report_unstarted(call)
 
     def _answered(self, call: _Call, outcome: Outcome) -> None:
         with self._changed:
@@ -292,6 +287,10 @@ class LambdaFleet:
             del self._calls[outcome.invocation_id]
             self._outcomes.append(outcome)
             self._changed.notify_all()
+
+    def _report_unstarted(self, call: _Call) -> None:
+        self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
+                                   error="never started before the deadline"))
 
     def _report_overdue(self) -> None:
         now_s = time.monotonic()

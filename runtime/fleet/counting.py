@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
 from runtime.cost.rates import FunctionTimes, Rates
+from runtime.fleet.passing import PassingFleet
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 
-class _Counting(ABC):
-    """A fleet that hands on what another one does, with a bill of its own."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self.concurrency = fleet.concurrency
-
-    def start(self, invocations: Sequence[Invocation]) -> None:
-        """Starts these."""
-        self._fleet.start(invocations)
-
-    def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call, with its modelled bill."""
-        return [self._billed(outcome) for outcome in self._fleet.wait(timeout_s)]
-
-    def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives these up."""
-        self._fleet.abandon(invocation_ids)
-
-    def close(self) -> None:
-        """Ends everything; idempotent."""
-        self._fleet.close()
-
-    @abstractmethod
-    def _billed(self, outcome: Outcome) -> Outcome:
-        """The outcome with its modelled bill."""
-
-
-class CountingLearner(_Counting):
+class CountingLearner(PassingFleet):
     """A fleet of the learner function that bills each invocation by what it trained on, with its start-up.
 
     If the function's answer does not say on how many samples, the measured seconds count.
@@ -62,7 +34,7 @@ class CountingLearner(_Counting):
                         for one in invocations}
         super().start(invocations)
 
-    def _billed(self, outcome: Outcome) -> Outcome:
+    def _passed(self, outcome: Outcome) -> Outcome:
         slot, policies = self._begun.pop(outcome.invocation_id, (0, 0))
         if not outcome.was_started:
             return outcome
@@ -77,7 +49,7 @@ class CountingLearner(_Counting):
         return replace(outcome, billed_s=billed_s, init_s=0.0)
 
 
-class CountingFleet(_Counting):
+class CountingFleet(PassingFleet):
     """A fleet that bills each invocation by the steps that it made; see `runtime.ports.fleet.Fleet`.
 
     One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit. Where an
@@ -103,7 +75,7 @@ class CountingFleet(_Counting):
         self._begun |= {one.invocation_id: one for one in invocations}
         super().start(invocations)
 
-    def _billed(self, outcome: Outcome) -> Outcome:
+    def _passed(self, outcome: Outcome) -> Outcome:
         invocation = self._begun.pop(outcome.invocation_id, Invocation(outcome.invocation_id, {}))
         limit_s = min(invocation.timeout_s, self._timeout_s)
         if not outcome.was_started:

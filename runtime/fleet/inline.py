@@ -9,12 +9,13 @@ from typing import Any
 from lambda_actor.cache import LATE
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
 from lambda_actor.inline import from_text, to_text
+from runtime.fleet.passing import PassingFleet
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 _TRAJECTORY = "trajectory"
 
 
-class InlineFleet:
+class InlineFleet(PassingFleet):
     """Puts messages into the events of another fleet, and takes them out of its outcomes.
 
     Is a `Fleet` of `runtime.ports.fleet` and, because the messages pass through it, the run's `Cache` too.
@@ -27,8 +28,8 @@ class InlineFleet:
         Args:
             bytes_max: Largest trajectory that is taken.
         """
-        self._fleet, self._bytes_max = fleet, bytes_max
-        self.concurrency = fleet.concurrency
+        super().__init__(fleet)
+        self._bytes_max = bytes_max
         self._weights: dict[int, str] = {}
         self._episodes: dict[str, str] = {}
         self._doors: dict[str, bytes | None] = {}
@@ -37,19 +38,7 @@ class InlineFleet:
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these actors with what they would fetch."""
-        self._fleet.start([self._loaded(invocation) for invocation in invocations])
-
-    def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call, without the trajectories."""
-        return [self._unloaded(outcome) for outcome in self._fleet.wait(timeout_s)]
-
-    def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives these up; see the fleet that runs them."""
-        self._fleet.abandon(invocation_ids)
-
-    def close(self) -> None:
-        """Ends everything; idempotent."""
-        self._fleet.close()
+        super().start([self._loaded(invocation) for invocation in invocations])
 
     # The cache
 
@@ -93,7 +82,8 @@ class InlineFleet:
             **event, "weights": self._weights[event["policy_version"]],
             "episode": self._episodes.get(event["episode_id"], "")})
 
-    def _unloaded(self, outcome: Outcome) -> Outcome:
+    def _passed(self, outcome: Outcome) -> Outcome:
+        """The outcome without its trajectory, which is kept until it is taken."""
         if outcome.response is None or _TRAJECTORY not in outcome.response:
             return outcome
         response: dict[str, Any] = dict(outcome.response)

@@ -22,7 +22,7 @@ from typing import Any
 
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
-from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES
+from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.answers import JUNK, answer
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
@@ -40,7 +40,8 @@ _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
 LOG_BYTES_MAX = 64 * 2**20
 """What the actors of a session print beyond it is not kept: an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
-_LOG_POLL_S = 0.25
+_LOG_LOOK_S = 1.0
+"""Seconds between two looks at the log's size while actors play."""
 
 
 class _Channel:
@@ -133,34 +134,21 @@ class LocalFleet:
     function's memory buys. An actor that died or was killed is billed for the time it was given.
     """
 
-    def __init__(
-        self,
-        processes: int,
-        *,
-        timeout_s: float,
-        memory_mib: int,
-        log_path: Path,
-        credentials: Mapping[str, str] | None = None,
-        handler: str = ACTOR_HANDLER,
-    ) -> None:
-        """Starts the actor processes.
+    def __init__(self, setup: FleetSetup) -> None:
+        """Starts the actor processes, each of which serves one invocation at a time.
 
         Args:
-            processes: Actor processes, each serving one invocation at a time.
-            timeout_s: Seconds after which an invocation is ended, as Lambda does.
-            memory_mib: Memory of the function whose bill is modelled, in MiB.
-            log_path: File to which everything that actors print is appended.
-            credentials: Environment variables that only the actor processes get.
-            handler: What they run, as ``module:function``.
+            setup: With the memory of the function whose bill is modelled. Everything that actors print is appended to
+                its log.
 
         Raises:
             FleetError: A process cannot be started.
         """
-        self.concurrency = processes
-        self._timeout_s, self._share = timeout_s, vcpu_share(memory_mib)
-        self._log_path, self._handler = log_path, handler
-        self._log_bytes_max = LOG_BYTES_MAX + (log_path.stat().st_size if log_path.exists() else 0)
-        self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **(credentials or {})}
+        self.concurrency, self._timeout_s, self._share = (
+            setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
+        self._log_path, self._handler = setup.log_path, setup.handler
+        self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
+        self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
         self._lock = threading.Lock()
         self._queue: deque[Invocation] = deque()
@@ -171,7 +159,7 @@ class LocalFleet:
         self._failure: Exception | None = None
         self._processes: list[_Process] = []
         try:
-            for _ in range(processes):
+            for _ in range(self.concurrency):
                 self._processes.append(self._spawn())
         except OSError as error:
             self._end_all()
@@ -257,7 +245,10 @@ class LocalFleet:
         poll.register(self._wake_read, select.POLLIN)
         for process in self._processes:
             poll.register(process.channel, select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0))
-        return dict(poll.poll(math.ceil(1000 * min(self._until_next_timeout_s(), _LOG_POLL_S))))
+        left_s = [limit_s - (time.monotonic() - process.since_s) for process in self._processes
+                  if (limit_s := self._limit_s(process)) is not None]
+        # If all are idle, nobody prints, and nothing is due.
+        return dict(poll.poll(math.ceil(1000 * max(0.01, min(*left_s, _LOG_LOOK_S))) if left_s else None))
 
     def _cut_log(self) -> None:
         with suppress(FileNotFoundError):
@@ -354,12 +345,6 @@ class LocalFleet:
         if not process.is_ready:
             return _START_TIMEOUT_S
         return self._timeout_s if process.invocation_id is not None else None
-
-    def _until_next_timeout_s(self) -> float:
-        limits = [(limit_s, process) for process in self._processes
-                  if (limit_s := self._limit_s(process)) is not None]
-        return max(0.0, min((limit_s - (time.monotonic() - process.since_s) for limit_s, process in limits),
-                            default=math.inf)) + 0.01
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")

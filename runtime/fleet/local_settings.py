@@ -18,5 +18,4 @@ class LocalSettings(FleetSettings):
         """
         from runtime.fleet.local import LocalFleet
 
-        return LocalFleet(setup.concurrency, timeout_s=setup.timeout_s, memory_mib=setup.memory_mib,
-                          log_path=setup.log_path, credentials=setup.credentials, handler=setup.handler)
+        return LocalFleet(setup)

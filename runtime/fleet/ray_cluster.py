@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, MissingExtraError, one_line
-from runtime.fleet import ACTOR_HANDLER, ACTOR_VARIABLES
+from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
+from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.actor_process import serve
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.settings.kinds import load
@@ -112,35 +112,31 @@ class RayFleet:
 
     def __init__(
         self,
+        setup: FleetSetup,
         *,
-        timeout_s: float,
-        cpus: int,
         address: str | None = None,
         cpus_per_task: float = 1.0,
-        credentials: Mapping[str, str] | None = None,
-        handler: str = ACTOR_HANDLER,
         head: Head | None = None,
     ) -> None:
         """Joins a cluster, or starts one here, unless this process belongs to one already.
 
         Args:
-            timeout_s: Seconds after which an invocation is ended, counted from when it has begun.
-            cpus: Of a cluster that is started here.
+            setup: With seconds that are counted from when an invocation has begun, and as many actors at once as a
+                cluster that is started here has CPUs.
             address: ``HOST:PORT`` of the cluster, ``auto`` for that of this machine; None to start one.
             cpus_per_task: CPUs that an invocation takes.
-            credentials: Environment variables that only the workers get.
-            handler: What they run, as ``module:function``.
             head: Of the cluster; None for that which Ray names.
 
         Raises:
             FleetError: The cluster does not answer, or no node of it has so many CPUs.
-            MissingExtraError: Ray is not installed.
         """
-        self._timeout_s, self._handler, self._credentials = timeout_s, handler, dict(credentials or {})
-        self._ray = ray = _import_ray()
+        self._timeout_s, self._handler, self._credentials = setup.timeout_s, setup.handler, dict(setup.credentials)
+        import ray
+
+        self._ray: Any = ray
         self._has_opened = not ray.is_initialized()
         if self._has_opened:
-            _open(ray, address, cpus)
+            _open(ray, address, setup.concurrency)
         self._head = head or Head(ray.get_runtime_context().gcs_address)
         self._tasks: dict[Any, _Task] = {}
         self._ended: list[Outcome] = []
@@ -270,19 +266,13 @@ class RayFleet:
 
 def node_count() -> int:
     """Returns how many nodes the cluster has to which this process belongs."""
-    return len(_cpus_by_node(_import_ray()))
+    import ray
+
+    return len(_cpus_by_node(ray))
 
 
 def _cpus_by_node(ray: Any) -> list[float]:
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray") from error
-    return ray
 
 
 def _open(ray: Any, address: str | None, cpus: int) -> None:

@@ -23,5 +23,4 @@ class RaySettings(RaySection):
         """
         from runtime.fleet.ray_cluster import RayFleet
 
-        return RayFleet(timeout_s=setup.timeout_s, cpus=setup.concurrency, address=self.address,
-                        cpus_per_task=self.cpus_per_actor, credentials=setup.credentials, handler=setup.handler)
+        return RayFleet(setup, address=self.address, cpus_per_task=self.cpus_per_actor)

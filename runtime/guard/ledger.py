@@ -8,12 +8,13 @@ does. Neither writes what is the other's, so that no order of their writes loses
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from runtime.aws.asking import ask
+from runtime.aws.asking import ask, list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, code_of, message_of
 from runtime.aws.stacks import find_stack, outputs_of
@@ -34,10 +35,6 @@ _FIGURE_MAX = 2e11
 """More than any dollars, and any seconds since 1970, that somebody could mean; of the latter, in the year 8307."""
 PARTS = ("learner", "cache", "provisioned")
 """Of a deployment, what costs money by the hour: the learner's group, the cache, and the actors that are kept warm."""
-_TEXTS = ("stack", "closed_stack", "began_stack", "writer", "state", "reason", "instance_id", "stop_event")
-_NUMBERS = ("spent_usd", "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd",
-            "seen_heartbeat_s", "seen_at_s", "seen_spent_usd", "before_usd", "began_at_s", "served_at_s",
-            *(f"{part}_from_s" for part in PARTS))
 LEARNER_ATTRIBUTES = ("run", "stack", "writer", "state", "reason", "instance_id", "stop_event", "spent_usd",
                       "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd")
 """All that a learner's role may name in a write, in a condition too; the rest is the guard's alone."""
@@ -156,6 +153,10 @@ class Entry:
         return self.order if self.order is not None and self.order.stack == stack else None
 
 
+_TEXTS = [one.name for one in fields(Entry) if one.type == "str" and one.name not in ("run", "damage")]
+_NUMBERS = [one.name for one in fields(Entry) if one.type == "float"]
+
+
 class Ledger:
     """The guard's table in DynamoDB: one item for each run, and one that tells when the guard last looked."""
 
@@ -183,11 +184,7 @@ class Ledger:
         Raises:
             LedgerError: They cannot be read.
         """
-        def scan(**arguments: Any) -> list[dict[str, Any]]:
-            pages = self._client.get_paginator("scan").paginate(ConsistentRead=True, **arguments)
-            return [item for page in pages for item in page["Items"]]
-
-        items = self._call(scan)
+        items = self._call(lambda **table: list_all(self._client, "scan", "Items", **table), ConsistentRead=True)
         return sorted((_entry(item) for item in items if "/" in item["run"]["S"]), key=lambda entry: entry.run)
 
     # What the learner writes
@@ -220,8 +217,7 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         return self._update(
-            run, figures, condition="#writer = :writer", names={"#writer": "writer"},
-            values={":writer": {"S": writer}},
+            run, figures, condition="#writer = :this", this=writer,
             refused=LostRunError(f"another learner continues {run}: it has taken over the ledger"))
 
     def finish(self, run: str, *, stack: str, reason: str) -> None:
@@ -232,9 +228,8 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         self._update(
-            run, {"stack": stack, "state": FINISHED, "reason": reason, "stop_event": ""},
-            condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
-            values={":this": {"S": stack}}, refused=_late(run))
+            run, {"stack": stack, "state": FINISHED, "reason": reason, "stop_event": ""}, condition=_NOT_ANOTHERS,
+            this=stack, refused=_late(run))
 
     # What the guard writes
 
@@ -254,8 +249,7 @@ class Ledger:
             "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0, "seen_heartbeat_s": 0.0}
         try:
             return self._update(
-                run, figures, condition="attribute_not_exists(#stack) OR #stack = #closed",
-                names={"#stack": "stack", "#closed": "closed_stack"}, refused=_HeldError())
+                run, figures, condition="attribute_not_exists(#stack) OR #stack = #closed_stack", refused=_HeldError())
         except _HeldError:
             known = self._known(run)
         if known.stack:
@@ -270,9 +264,8 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         with suppress(_HeldError):
-            self._update(run, {"began_stack": stack, "began_at_s": began_at_s},
-                         condition="attribute_not_exists(#began) OR #began <> :this", names={"#began": "began_stack"},
-                         values={":this": {"S": stack}}, refused=_HeldError())
+            self._update(run, {"began_stack": stack, "began_at_s": began_at_s}, this=stack, refused=_HeldError(),
+                         condition="attribute_not_exists(#began_stack) OR #began_stack <> :this")
 
     def reclaim(self, run: str, *, stack: str) -> Entry:
         """Makes the entry that of ``stack`` again, which the guard saw begin last; returns the entry as it is then.
@@ -281,8 +274,7 @@ class Ledger:
             LostRunError: A later deployment has begun.
             LedgerError: The ledger cannot be written.
         """
-        return self._update(run, {"stack": stack}, condition="#began = :this", names={"#began": "began_stack"},
-                            values={":this": {"S": stack}}, refused=_late(run))
+        return self._update(run, {"stack": stack}, condition=_BEGAN_LAST, this=stack, refused=_late(run))
 
     def missed(self, run: str, parts: Collection[str], *, stack: str, now_s: float) -> None:
         """Notes that these of a stack's `PARTS` had not been begun at that time.
@@ -291,8 +283,8 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         with suppress(_HeldError):
-            self._update(run, {f"{part}_from_s": now_s for part in parts}, condition="#began = :this",
-                         names={"#began": "began_stack"}, values={":this": {"S": stack}}, refused=_HeldError())
+            self._update(run, {f"{part}_from_s": now_s for part in parts}, condition=_BEGAN_LAST, this=stack,
+                         refused=_HeldError())
 
     def saw(self, run: str, *, heartbeat_at_s: float, spent_usd: float, now_s: float) -> None:
         """Notes the newest heartbeat that the guard has seen, and when, and the most that was spent.
@@ -321,14 +313,13 @@ class Ledger:
         order = {"M": {"stack": {"S": stack}, "reason": {"S": reason[:_REASON_CHARACTERS]},
                        "ordered_at_s": _number(now_s), "steps": {"M": {}}, "failures": _number(0)}}
         try:
-            return self._update(run, {}, more="#order = :order", condition=_NOT_ORDERED,
-                                names={"#order": _ORDER, "#stack": "stack"},
-                                values={":order": order, ":this": {"S": stack}}, refused=_HeldError())
+            return self._update(run, {}, more="#teardown = :order", values={":order": order}, condition=_NOT_ORDERED,
+                                this=stack, refused=_HeldError())
         except _HeldError:
             known = self._known(run)
         if known.order_for(stack):
             return known
-        return self._update(run, {}, more="#order = :order", names={"#order": _ORDER}, values={":order": order})
+        return self._update(run, {}, more="#teardown = :order", values={":order": order})
 
     def step_done(self, run: str, step: str, *, stack: str, now_s: float) -> Entry:
         """Notes when a step of the teardown was done; the first time counts.
@@ -338,18 +329,16 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         return self._update(
-            run, {}, more="#order.#steps.#step = if_not_exists(#order.#steps.#step, :at)",
-            names={"#order": _ORDER, "#steps": "steps", "#step": step, "#stack": "stack"},
-            values={":at": _number(now_s), ":this": {"S": stack}}, condition=_ORDERED, refused=_late(run))
+            run, {}, more="#teardown.#steps.#step = if_not_exists(#teardown.#steps.#step, :at)", names={"#step": step},
+            values={":at": _number(now_s)}, condition=_ORDERED, this=stack, refused=_late(run))
 
     def count_failure(self, run: str, *, stack: str) -> int:
         """Counts one more deletion that failed; returns how many there were.
 
         Raises: As `step_done`.
         """
-        entry = self._update(run, {}, more="#order.#count = #order.#count + :one",
-                             names={"#order": _ORDER, "#count": "failures", "#stack": "stack"},
-                             values={":one": _number(1), ":this": {"S": stack}}, condition=_ORDERED, refused=_late(run))
+        entry = self._update(run, {}, more="#teardown.#failures = #teardown.#failures + :one",
+                             values={":one": _number(1)}, condition=_ORDERED, this=stack, refused=_late(run))
         return entry.order.failures if entry.order else 0
 
     def close(self, run: str, *, stack: str, spent_usd: float, now_s: float) -> None:
@@ -362,8 +351,7 @@ class Ledger:
         self._update(
             run, {"stack": stack, "closed_stack": stack, "writer": "", "state": FINISHED, "spent_usd": spent_usd,
                   "seen_spent_usd": spent_usd, "before_usd": spent_usd, "reserved_usd": 0.0, "covered_until_s": now_s},
-            condition="attribute_not_exists(#stack) OR #stack = :this", names={"#stack": "stack"},
-            values={":this": {"S": stack}}, refused=_late(run))
+            condition=_NOT_ANOTHERS, this=stack, refused=_late(run))
 
     def tick(self, now_s: float) -> None:
         """Notes that the guard has looked at every deployment, and has ordered what must end.
@@ -395,19 +383,25 @@ class Ledger:
         *,
         more: str = "",
         condition: str = "",
+        this: str = "",
         names: Mapping[str, str] | None = None,
         values: Mapping[str, Any] | None = None,
         refused: Exception | None = None,
     ) -> Entry:
-        """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` if it does not."""
+        """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` if it does not.
+
+        In both, ``#name`` is the attribute of that name, unless ``names`` says otherwise, and ``:this`` is ``this``.
+        """
+        named = {name: name[1:] for name in re.findall(r"#\w+", f"{more} {condition}")} | {**(names or {})}
+        given = {**(values or {}), **({":this": {"S": this}} if ":this" in condition else {})}
+
         def update(figures: Mapping[str, str | float]) -> Entry:
             parts = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
             return _entry(self._call(
                 self._client.update_item, Key=_key(run), UpdateExpression="SET " + ", ".join(parts),
                 ReturnValues="ALL_NEW",
-                ExpressionAttributeNames={**{f"#f_{name}": name for name in figures}, **(names or {})},
-                ExpressionAttributeValues={**{f":f_{name}": _value(value) for name, value in figures.items()},
-                                           **(values or {})},
+                ExpressionAttributeNames={**{f"#f_{name}": name for name in figures}, **named},
+                ExpressionAttributeValues={**{f":f_{name}": _value(value) for name, value in figures.items()}, **given},
                 **({"ConditionExpression": condition} if condition else {}))["Attributes"])
 
         try:
@@ -464,8 +458,9 @@ class _HeldError(Exception):
     """Somebody was there before."""
 
 
-_NOT_ORDERED = "attribute_not_exists(#order) OR #order.#stack <> :this"
-_ORDERED = "#order.#stack = :this"
+_NOT_ORDERED = "attribute_not_exists(#teardown) OR #teardown.#stack <> :this"
+_ORDERED, _BEGAN_LAST = "#teardown.#stack = :this", "#began_stack = :this"
+_NOT_ANOTHERS = "attribute_not_exists(#stack) OR #stack = :this"
 
 
 def _late(run: str) -> LostRunError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from runtime.aws.asking import list_all
+from runtime.aws.asking import find, list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of, message_of
 from runtime.aws.stacks import resources_of
@@ -318,16 +318,6 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
     found = list_all(client, "describe_instances", "Reservations", Filters=[
         {"Name": f"tag:{tag}", "Values": [value]}, {"Name": "instance-state-name", "Values": _BILLED_STATES}])
     return sorted(one["InstanceId"] for reservation in found for one in reservation["Instances"])
-
-
-def find(describe: Callable[[], Mapping[str, Any] | list[Any]]) -> Any:
-    """What a Describe call answers; None if it says that there is no such thing."""
-    try:
-        return describe()
-    except ClientError as error:
-        if "NotFound" in code_of(error):
-            return None
-        raise
 
 
 def _delete_cache(describe: Callable[[], list[Mapping[str, Any]]], delete: Callable[[], Any]) -> str:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.aws.asking import ask, ask_if_there, pages_of
+from runtime.aws.asking import ask, ask_if_there, list_all
 from runtime.aws.clients import Client
 from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError
@@ -89,7 +89,7 @@ class _Tail:
         Raises:
             AccountError: CloudWatch Logs cannot be asked.
         """
-        events = ask_if_there(lambda: pages_of(self._client, "filter_log_events", "events", logGroupName=self._group,
+        events = ask_if_there(lambda: list_all(self._client, "filter_log_events", "events", logGroupName=self._group,
                                                startTime=self._since_ms))
         if events is None:
             return False

@@ -30,36 +30,10 @@ class Patience:
     failures_max: int = 16
 
 
-class CircuitBreaker:
-    """Ends a run whose actors keep failing, before it has paid for failures all night."""
-
-    def __init__(self, failures_max: int) -> None:
-        """Starts the count.
-
-        Args:
-            failures_max: Failures without a success between them that end the run.
-        """
-        self._failures_max = failures_max
-        self._failures = 0
-
-    def success(self) -> None:
-        """Starts the count again."""
-        self._failures = 0
-
-    def failure(self, reason: str) -> None:
-        """Counts one failure.
-
-        Raises:
-            ActorsKeepFailingError: This was one too many since the last success.
-        """
-        self._failures += 1
-        if self._failures >= self._failures_max:
-            raise ActorsKeepFailingError(
-                f"{self._failures} actors in a row failed; the last one: ", reason)
-
-
 class Failures:
     """Keeps account of failed actors, whatever the pacing of rounds.
+
+    Ends a run whose actors keep failing, before it has paid for failures all night.
 
     Attributes:
         patience: How many are borne.
@@ -75,7 +49,7 @@ class Failures:
             patience: How many failures are borne.
         """
         self._events, self._episodes, self.patience = events, episodes, patience
-        self._breaker = CircuitBreaker(patience.failures_max)
+        self._in_a_row = 0
         self._raised: Counter[str] = Counter()
         self.has_raising_slot = False
 
@@ -87,7 +61,7 @@ class Failures:
     def succeeded(self, actor: Actor) -> None:
         """Notes an accepted trajectory."""
         self._raised.pop(_key(actor), None)
-        self._breaker.success()
+        self._in_a_row = 0
 
     def failed(self, actor: Actor, outcome: Outcome, reason: str) -> None:
         """Notes an actor that brought no usable trajectory although it was awaited.
@@ -108,7 +82,9 @@ class Failures:
             self.has_raising_slot = True
             if actor.episode is not None:
                 self._episodes.suspect(actor.episode_id, reason)
-        self._breaker.failure(reason)
+        self._in_a_row += 1
+        if self._in_a_row >= self.patience.failures_max:
+            raise ActorsKeepFailingError(f"{self._in_a_row} actors in a row failed; the last one: ", reason)
 
 
 def _key(actor: Actor) -> str:

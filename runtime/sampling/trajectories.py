@@ -22,21 +22,12 @@ def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:
     """
     is_pixels = actor.spec.spaces.is_pixels
     trajectory = wire.decode(data, wire.Kind.FRAME_TRAJECTORY if is_pixels else wire.Kind.TRAJECTORY)
-    check_trajectory(trajectory, actor)
-    return trajectory
-
-
-def check_trajectory(trajectory: Trajectory, actor: Actor) -> None:
-    """Checks the fields of a decoded trajectory.
-
-    Raises:
-        WireError: It is not the trajectory that this actor was asked for.
-    """
     whose = f"trajectory of slot {actor.number}"
     _check_identity(trajectory, actor, whose)
     _check_values(trajectory, actor, whose)
-    if actor.spec.spaces.is_pixels:
+    if is_pixels:
         _check_frames(trajectory, actor, whose)
+    return trajectory
 
 
 def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
@@ -168,13 +169,14 @@ def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -
     section, limit = experiment.environment, environment.episode_steps_max
     if section.truncate_at_fragment:
         return experiment
-    problem, allowed = environment.obstacle()
+    try:
+        problem = environment.dropped_because(experiment.actor.fragment_steps)
+    except UnusableEnvironmentError as error:
+        raise ExperimentError(str(error)) from None
     if not problem and environment.can_save_episode:
         return experiment
-    if not problem and limit is not None:
-        changes: dict[str, Any] = {"replay": environment.replay, "replay_steps_max": limit - 1}
-    elif limit is not None and limit <= experiment.actor.fragment_steps:
-        changes = {"dropped_because": problem}
-    else:
-        raise ExperimentError(f"environment.id = {section.id!r}: {problem}; allowed: {allowed}")
+    changes: dict[str, Any] = {"dropped_because": problem}
+    if not problem:
+        assert limit is not None, "else there is an obstacle"
+        changes = {"replay": environment.replay, "replay_steps_max": limit - 1}
     return experiment.model_copy(update={"environment": section.model_copy(update=changes)})

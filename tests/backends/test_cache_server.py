@@ -228,9 +228,10 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
         temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server",
                      "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
+    monkeypatch.setattr(runtime.backends.cache_server, "START_TIMEOUT_S", 1.0)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
-        EmbeddedServer(start_timeout_s=1.0)
+        EmbeddedServer()
     assert str(program) in str(caught.value)
     assert list(temporary.iterdir()) == []
 
@@ -238,18 +239,20 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
 def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server", "")
     program.write_bytes(b"\x7fELF not really")
+    monkeypatch.setattr(runtime.backends.cache_server, "START_TIMEOUT_S", 1.0)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="valkey-server") as caught:
-        EmbeddedServer(start_timeout_s=1.0)
+        EmbeddedServer()
     assert "last words: none" not in str(caught.value)
     assert list(temporary.iterdir()) == []
 
 
 def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 600")
+    monkeypatch.setattr(runtime.backends.cache_server, "START_TIMEOUT_S", 1.0)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="does not start"):
-        EmbeddedServer(start_timeout_s=1.0)
+        EmbeddedServer()
     assert not is_alive(int((tmp_path / "pid").read_text()))
     assert list(temporary.iterdir()) == []
 

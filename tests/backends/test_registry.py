@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.backends.registry import BACKENDS, make_backend
+from runtime.backends.registry import make_backend
 from runtime.backends.this_machine import ThisMachine
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
@@ -102,7 +102,6 @@ def test_what_a_backend_raises_ends_the_run_and_is_handed_on(file: Path, tmp_pat
 
 def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
     assert isinstance(make_backend(resolved(file)), ThisMachine)
-    assert set(BACKENDS) == {"lambda", "ray"}, "all other fleets run here"
     with pytest.raises(ExperimentError, match="fleet.kind = 'lambda' needs a deployed learner"):
         make_backend(resolved(file, "fleet.kind=lambda"))
     for place, others in (("lambda", ""), ("ray", ", or fleet.kind = ray")):

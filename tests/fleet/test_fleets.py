@@ -17,6 +17,7 @@ import pytest
 
 import runtime.fleet.aws_lambda
 from lambda_actor import wire
+from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from tests.fleet.fleet_actors import GENEROUS_S, STEPS, Actors, Kind, MakeFleet, marks, weights
 from tests.fleet.lambda_fleets import LambdaFleets
@@ -25,8 +26,8 @@ from tests.helpers import PATIENCE_S, wait_for
 
 @contextmanager
 def local_fleets(folder: Path) -> Iterator[MakeFleet]:
-    yield lambda processes, timeout_s: LocalFleet(
-        processes, timeout_s=timeout_s, memory_mib=1769, log_path=folder / "actors.log")
+    yield lambda processes, timeout_s: LocalFleet(FleetSetup(
+        concurrency=processes, timeout_s=timeout_s, memory_mib=1769, log_path=folder / "actors.log"))
 
 
 @contextmanager

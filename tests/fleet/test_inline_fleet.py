@@ -15,6 +15,7 @@ from lambda_actor.cache import LATE
 from lambda_actor.errors import OversizedMessageError
 from lambda_actor.handler import PREWARMED
 from lambda_actor.inline import to_text
+from runtime.fleet import FleetSetup
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.local import LocalFleet
 from runtime.ports.fleet import Invocation, Outcome
@@ -49,7 +50,8 @@ class Answering:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    made = LocalFleet(1, timeout_s=60.0, memory_mib=1769, log_path=tmp_path_factory.mktemp("fleet") / "actors.log")
+    made = LocalFleet(FleetSetup(
+        concurrency=1, timeout_s=60.0, memory_mib=1769, log_path=tmp_path_factory.mktemp("fleet") / "actors.log"))
     yield made
     made.close()
 
@@ -138,7 +140,7 @@ def test_no_trajectory_is_larger_than_any_may_be(size: int, is_taken: bool) -> N
 
 
 def test_it_is_the_fleet_that_it_carries_messages_for(tmp_path: Path) -> None:
-    inner = LocalFleet(2, timeout_s=60.0, memory_mib=1769, log_path=tmp_path / "actors.log")
+    inner = LocalFleet(FleetSetup(concurrency=2, timeout_s=60.0, memory_mib=1769, log_path=tmp_path / "actors.log"))
     fleet = InlineFleet(inner, bytes_max=BYTES_MAX)
     fleet.publish_weights(VERSION, weights(2, 1))
     assert fleet.concurrency == 2

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import FleetError
+from runtime.fleet import FleetSetup
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
 from runtime.fleet.local import LocalFleet
 from runtime.ports.fleet import Invocation, Outcome
@@ -324,7 +325,8 @@ def test_no_more_run_at_once_than_were_asked_for(fleets: LambdaFleets, actors_of
 
 
 def test_lambda_and_local_actors_bring_the_same_bytes(fleets: LambdaFleets, actors_of, tmp_path: Path):
-    local = LocalFleet(1, timeout_s=GENEROUS_S, memory_mib=1769, log_path=tmp_path / "actors.log")
+    local = LocalFleet(FleetSetup(
+        concurrency=1, timeout_s=GENEROUS_S, memory_mib=1769, log_path=tmp_path / "actors.log"))
     brought = []
     for fleet in (fleets.make(2), local):
         actors = actors_of(fleet)

@@ -20,6 +20,7 @@ import pytest
 import runtime.fleet.local
 import runtime.processes.child
 from runtime.errors import FleetError
+from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
@@ -31,8 +32,9 @@ def local_fleet(tmp_path: Path) -> Iterator[Callable[..., LocalFleet]]:
     made: list[LocalFleet] = []
 
     def make(processes: int = 1, *, timeout_s: float = GENEROUS_S, memory_mib: int = 1769, **more: Any) -> LocalFleet:
-        made.append(LocalFleet(processes, timeout_s=timeout_s, memory_mib=memory_mib, log_path=tmp_path / "actors.log",
-                               **more))
+        made.append(LocalFleet(FleetSetup(
+            concurrency=processes, timeout_s=timeout_s, memory_mib=memory_mib,
+            log_path=tmp_path / "actors.log", **more)))
         return made[-1]
 
     yield make
@@ -291,11 +293,13 @@ def test_a_fleet_that_can_start_no_process_any_more_says_so(
 PARENT = """
 import json, os, sys, time
 from pathlib import Path
+from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from runtime.ports.fleet import Invocation
 
 folder, events = Path(sys.argv[1]), json.loads(sys.argv[2])
-fleet = LocalFleet(len(events) + 1, timeout_s=600, memory_mib=1769, log_path=folder / "actors.log")
+fleet = LocalFleet(FleetSetup(
+    concurrency=len(events) + 1, timeout_s=600, memory_mib=1769, log_path=folder / "actors.log"))
 fleet.start([Invocation(event["invocation_id"], event) for event in events])
 while len(list(folder.glob("*-*"))) < len(events):
     time.sleep(0.01)

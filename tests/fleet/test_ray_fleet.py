@@ -18,6 +18,7 @@ from unittest import mock
 import pytest
 
 from runtime.errors import FleetError
+from runtime.fleet import FleetSetup
 from runtime.fleet.ray_cluster import Head, RayFleet
 from runtime.ports.fleet import Fleet
 from tests.fakes import ManualClock
@@ -46,14 +47,17 @@ if not os.environ.get("CI"):
     pytest.importorskip("ray", reason="needs requirements-ray.txt")
 
 
+def setup(timeout_s: float) -> FleetSetup:
+    return FleetSetup(concurrency=CPUS, timeout_s=timeout_s, memory_mib=1769, log_path=Path("unused"))
+
+
 @contextmanager
 def ray_fleets(folder: Path) -> Iterator[MakeFleet]:
     # Unix sockets have short names.
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     with mock.patch.dict(os.environ, RAY_TMPDIR=place, RAY_AUTH_MODE="disabled"):
-        cluster = RayFleet(timeout_s=60.0, cpus=CPUS)
-        yield lambda processes, timeout_s: RayFleet(
-            timeout_s=timeout_s, cpus=CPUS, cpus_per_task=CPUS / processes)
+        cluster = RayFleet(setup(60.0))
+        yield lambda processes, timeout_s: RayFleet(setup(timeout_s), cpus_per_task=CPUS / processes)
         cluster.close()
     shutil.rmtree(place, ignore_errors=True)
 
@@ -105,7 +109,7 @@ def test_without_a_head_the_fleet_ends_and_asks_nothing_of_the_cluster(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "{}:{}".format(*server.getsockname())
-    fleet = RayFleet(timeout_s=LONG_S, cpus=CPUS, head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
+    fleet = RayFleet(setup(LONG_S), head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
     ids = actors_of(fleet).start("steady")
     with pytest.raises(FleetError, match="has not answered"):
         for _ in range(3):
@@ -121,11 +125,13 @@ import itertools, os, signal, sys, time
 from pathlib import Path
 import ray
 from runtime.errors import FleetError
+from runtime.fleet import FleetSetup
 from runtime.fleet.ray_cluster import Head, RayFleet
 
-RayFleet(timeout_s=60.0, cpus=1)
+setup = FleetSetup(concurrency=1, timeout_s=60.0, memory_mib=1769, log_path=Path("unused"))
+RayFleet(setup)
 address = ray.get_runtime_context().gcs_address
-fleet = RayFleet(timeout_s=60.0, cpus=1, head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
+fleet = RayFleet(setup, head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
 children = [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 (server,) = [pid for pid in children if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 os.kill(server, signal.SIGKILL)
@@ -153,7 +159,7 @@ except FleetError as error:
 
 def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) -> None:
     with pytest.raises(FleetError, match="cpus_per_actor = 3: no node .* allowed: up to 2"):
-        RayFleet(timeout_s=60.0, cpus=CPUS, cpus_per_task=3)
+        RayFleet(setup(60.0), cpus_per_task=3)
 
 
 def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_fleet: Fleet, tmp_path: Path) -> None:

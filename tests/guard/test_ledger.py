@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import moto
 import pytest
 
-from runtime.backends.aws.heartbeat import Figures
+from runtime.backends.aws.keeping import AwsKeeping
 from runtime.guard.ledger import (
     FINISHED,
     LEARNER_ATTRIBUTES,
@@ -198,8 +198,9 @@ def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(client: Any
     client.meta.events.register("provide-client-params.dynamodb.UpdateItem", lambda params, **_: named.update(
         params["Key"], params["ExpressionAttributeNames"].values()))
     take_over(ledger)
+    meter = SimpleNamespace(spent_usd=0.1, reserved_usd=0.2, burn_usd_per_hour=0.3, covered_until_s=4.0)
     ledger.record(RUN, writer="w1", state=TRAINING, heartbeat_at_s=1.0, stop_event="{}",
-                  **asdict(Figures(0.1, 0.2, 0.3, 4.0, 5.0)))
+                  **AwsKeeping._figures(SimpleNamespace(_meter=meter, _budget_usd=5.0)))
     ledger.finish(RUN, stack="one", reason="budget")
     assert named == set(LEARNER_ATTRIBUTES)
     named.clear()

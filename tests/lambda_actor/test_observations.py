@@ -16,7 +16,7 @@ from lambda_actor.frames import apart, stack_frames
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import Policy
 from lambda_actor.replay import ReplayedEnvironment
-from lambda_actor.rollout import Environment, Fragment, OpenEpisode, roll_out
+from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_policy
 from runtime.learner.batch import assemble_batch
@@ -199,7 +199,7 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
     def make() -> ActorEnvironment:
         return make_environment(f"tests.environments:{name}")
 
-    def used() -> Environment:
+    def used() -> ActorEnvironment | ReplayedEnvironment:
         return make() if make().can_save_episode else ReplayedEnvironment(make, is_made_anew=False)
 
     def roll(steps: int, open_episode: OpenEpisode | None = None) -> Fragment:

@@ -6,13 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode, roll_out
 from runtime.ports.fleet import Outcome
 from runtime.ports.sampling import Actor, Ended, Trajectory
-from runtime.sampling.trajectories import check_trajectory
+from runtime.sampling.trajectories import decode_trajectory
 
 
 class InProcessSampler:
@@ -94,6 +95,4 @@ class InProcessSampler:
             open_episode=OpenEpisode.from_bytes(actor.episode.data) if actor.episode else None,
             truncate_at_fragment=event.get("truncate_at_fragment", False),
             drop_unfinished=event.get("drop_unfinished", False))
-        trajectory = trajectory_fields(event, fragment)
-        check_trajectory(trajectory, actor)
-        return trajectory
+        return decode_trajectory(wire.encode(fragment.kind, trajectory_fields(event, fragment)), actor)

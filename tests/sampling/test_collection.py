@@ -18,12 +18,13 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError
 from runtime.learner.batch import assemble_batch
-from runtime.ports.money import Usage
-from runtime.ports.sampling import ActorSpec, OpenEpisodeRecord
+from runtime.ports.fleet import Outcome
+from runtime.ports.money import ACTOR, Usage, Work
+from runtime.ports.sampling import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.records.events import EventLog
 from runtime.sampling.collection import Collection
 from runtime.sampling.episodes import OpenEpisodes
-from runtime.sampling.failures import CircuitBreaker, Failures, Patience
+from runtime.sampling.failures import Failures, Patience
 from runtime.sampling.serverless import ServerlessSampler
 from tests.fakes import (
     ACTION_SIZE,
@@ -455,16 +456,30 @@ def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(t
 # The circuit breaker
 
 
-def test_a_breaker_trips_at_its_limit_with_the_last_reason():
-    breaker = CircuitBreaker(3)
+class Breaker:
+    """Failures of one actor, which may fail so often in a row."""
+
+    def __init__(self, failures_max: int, tmp_path: Path) -> None:
+        self._failures = Round(tmp_path, lambda event, nth: OK, failures_max=failures_max).failures
+        self._actor = Actor("i", ActorSpec(EVENT, SPACES, WEIGHTS_BYTES, 60.0), Work(ACTOR, 0), 0)
+
+    def failure(self, reason: str) -> None:
+        self._failures.failed(self._actor, Outcome("i", "crashed"), reason)
+
+    def success(self) -> None:
+        self._failures.succeeded(self._actor)
+
+
+def test_a_breaker_trips_at_its_limit_with_the_last_reason(tmp_path: Path):
+    breaker = Breaker(3, tmp_path)
     breaker.failure("one")
     breaker.failure("two")
     with pytest.raises(ActorsKeepFailingError, match="3 actors in a row.*three"):
         breaker.failure("three")
 
 
-def test_a_success_starts_the_count_again():
-    breaker = CircuitBreaker(2)
+def test_a_success_starts_the_count_again(tmp_path: Path):
+    breaker = Breaker(2, tmp_path)
     for _ in range(5):
         breaker.failure("one")
         breaker.success()
@@ -473,9 +488,9 @@ def test_a_success_starts_the_count_again():
         breaker.failure("two")
 
 
-def test_a_breaker_of_one_trips_at_once():
+def test_a_breaker_of_one_trips_at_once(tmp_path: Path):
     with pytest.raises(ActorsKeepFailingError, match="only"):
-        CircuitBreaker(1).failure("only")
+        Breaker(1, tmp_path).failure("only")
 
 
 def test_failures_with_successes_between_them_do_not_end_the_run(tmp_path: Path):

@@ -80,7 +80,7 @@ def attempt(
     backend: AwsBackend | None = None
     try:
         experiment = resolve()
-        backend = AwsBackend(experiment, deployment=deployment, prices=_frozen_prices(experiment_path), **settings)
+        backend = AwsBackend(deployment=deployment, prices=_frozen_prices(experiment_path), **settings)
         display = make_display(experiment)
         # The display and the log keep their streams: this is about the environment that evaluations play in.
         with limited_output(_OUTPUT_CHARACTERS_MAX):

@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, stop_digest
@@ -18,15 +18,12 @@ from runtime.backends.aws.heartbeat import Heartbeat
 from runtime.backends.aws.keeping import AwsKeeping
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket
-from runtime.backends.cache import NO_CACHE, actor_event, open_cache, without_cache
+from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, without_cache
 from runtime.backends.cache_server import LearnerServer
-from runtime.backends.this_machine import actors_here
-from runtime.config.resolved import ResolvedExperiment
+from runtime.backends.this_machine import Actors, actors_here
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
-from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, GuardError
-from runtime.fleet import FleetSetup
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.lambda_settings import LambdaSettings
 from runtime.guard.ledger import Entry, Ledger
@@ -56,18 +53,16 @@ class AwsBackend:
 
     def __init__(
         self,
-        experiment: ResolvedExperiment,
         *,
         deployment: Deployment,
-        prices: PriceTable = PRICES,
+        prices: PriceTable,
         now: Callable[[], float] | None = None,
         announce: Callable[[], bool] = lambda: True,
         ends_by_s: float = math.inf,
     ) -> None:
-        """Looks whether the experiment may run there.
+        """Starts nothing yet; whether an experiment may run there was known before it was deployed.
 
         Args:
-            experiment: Resolved.
             deployment: Where it runs.
             prices: Of the deployment's region.
             now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
@@ -75,13 +70,8 @@ class AwsBackend:
             ends_by_s: The run is interrupted before a round that could go on for longer; seconds since 1970.
 
         Raises:
-            ExperimentError: It cannot run there, or the region's prices are not known.
+            ExperimentError: The region's prices are not known.
         """
-        if experiment.fleet.kind not in ("lambda", "local"):
-            raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} is for runs on one machine; allowed on a "
-                                  "deployed learner: auto | lambda | local")
-        if experiment.cache.url:
-            raise ExperimentError("cache.url is for runs on one machine; allowed on a deployed learner: null")
         session = environment_session()
         if session.region_name != prices.region:
             raise ExperimentError(f"region {session.region_name!r}: its prices are not known; allowed: "
@@ -125,43 +115,34 @@ class AwsBackend:
         if experiment.fleet.is_on_learner:
             # They die with this process: nobody need tell them to stop.
             self._beat_while_it_runs(run, stop_event="")
-            here = actors_here(run)
-            cache, fleet, event, told = here.cache, here.fleet, here.event, here.facts
+            actors = actors_here(run)
         else:
-            cache, fleet, event = self._reach_functions(run, self._results)
-            told = {"server": event["cache_url"] or NO_CACHE}
-        concurrency = fleet.concurrency
+            actors = self._reach_functions(run, self._results)
+        concurrency = actors.fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
             experiment, announce=self._announce, results=self._results, heartbeat=self.heartbeat, metrics=metrics,
             meter=meter, events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
         learner_fleet, learner_store = self._reach_learner(run, self._results)
         return Supplies(
-            cache, fleet, meter, keeping, actor_event=event,
-            facts={**told, **self._facts(concurrency)}, learner_fleet=learner_fleet, learner_store=learner_store,
-            prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
+            actors.cache, actors.fleet, meter, keeping, actor_event=actors.event,
+            facts={**actors.facts, **self._facts(concurrency)}, learner_fleet=learner_fleet,
+            learner_store=learner_store, prewarmed_actors=min(concurrency, experiment.scaler.smallest_round))
 
-    def _reach_functions(self, run: RunContext, results: ResultsBucket) -> tuple[Cache, Fleet, Mapping[str, Any]]:
-        """Opens what actors on Lambda need.
-
-        Returns:
-            How messages are exchanged, what runs the actors, and what their events say of the cache.
-        """
+    def _reach_functions(self, run: RunContext, results: ResultsBucket) -> Actors:
+        """Opens what actors on Lambda need."""
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run, results)
         # The coordinator runs beside its actors, and learner functions must find room when they have ended.
         learners = experiment.learner.chosen.functions_at_once
         concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors,
                                             others=1 + learners if learners else 0)
-        with run.shield():
-            fleet = LambdaSettings().make(FleetSetup(
-                concurrency=concurrency, timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
-                log_path=run.directory.actors_log_path, function_arn=function))
-            run.stack.callback(fleet.close)
+        fleet = open_fleet(run, LambdaSettings(), concurrency=concurrency, timeout_s=experiment.actor.timeout_s,
+                           memory_mib=experiment.actor.memory_mib, function_arn=function)
         if cache is not None:
-            return cache, fleet, event
+            return Actors(cache, fleet, event, {"server": event["cache_url"]})
         inline = without_cache(run, fleet)
-        return inline, inline, event
+        return Actors(inline, inline, event, {"server": NO_CACHE})
 
     def _reach_learner(self, run: RunContext, results: ResultsBucket) -> tuple[Fleet | None, str]:
         """Opens what a learner that is a function needs.
@@ -174,13 +155,9 @@ class AwsBackend:
             return None, ""
         # Of a leg before this one, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
-        with run.shield():
-            fleet = LambdaSettings().make(FleetSetup(
-                concurrency=learner.chosen.functions_at_once, timeout_s=learner.function.timeout_s,
-                memory_mib=learner.function.memory_mib, log_path=run.directory.actors_log_path,
-                function_arn=deployment.learner_function))
-            run.stack.callback(fleet.close)
-        return fleet, store
+        return open_fleet(
+            run, LambdaSettings(), concurrency=learner.chosen.functions_at_once, timeout_s=learner.function.timeout_s,
+            memory_mib=learner.function.memory_mib, function_arn=deployment.learner_function), store
 
     def _connect(self, run: RunContext, results: ResultsBucket) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if there is to be one, and starts the heartbeat, which says how its actors are stopped.

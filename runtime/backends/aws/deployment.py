@@ -11,6 +11,9 @@ from runtime.errors import ExperimentError
 from runtime.names import ENVIRONMENT_PREFIX, run_key
 
 _CLOCK_SKEW_S = 3600.0
+_NUMBERS = {"provisioned": (r"\d{1,5}", "a whole number"), "tail_usd": (r"\d{1,6}(\.\d*)?", "dollars from 0"),
+            "billed_since": (r"\d{1,12}(\.\d*)?", "seconds since 1970, not in the future")}
+"""Of the attributes that are numbers: the pattern, and what is allowed, for people."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,9 @@ class Deployment:
             raise ExperimentError(f"the variables {', '.join(missing)} are not set: on a deployed learner all of "
                                   f"{ENVIRONMENT_PREFIX}* are, on other machines none")
         made = cls(**{name: environment[variable] for name, variable in names.items()})
-        if not re.fullmatch(r"\d{1,5}", made.provisioned, re.ASCII):
-            raise ExperimentError(f"NITRO_PROVISIONED = {made.provisioned!r} is not allowed; allowed: a whole number")
-        if not re.fullmatch(r"\d{1,6}(\.\d*)?", made.tail_usd, re.ASCII):
-            raise ExperimentError(f"NITRO_TAIL_USD = {made.tail_usd!r} is not allowed; allowed: dollars from 0")
-        if (not re.fullmatch(r"\d{1,12}(\.\d*)?", made.billed_since, re.ASCII)
-                or float(made.billed_since) > now() + _CLOCK_SKEW_S):
-            raise ExperimentError(f"NITRO_BILLED_SINCE = {made.billed_since!r} is not allowed; allowed: seconds since "
-                                  "1970, not in the future")
+        for name, (pattern, allowed) in _NUMBERS.items():
+            value = getattr(made, name)
+            if not re.fullmatch(pattern, value, re.ASCII) or (
+                    name == "billed_since" and float(value) > now() + _CLOCK_SKEW_S):
+                raise ExperimentError(f"{names[name]} = {value!r} is not allowed; allowed: {allowed}")
         return made

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import LOG
@@ -15,17 +14,6 @@ from runtime.guard.times import HEARTBEAT_S
 START_GRACE_S = 900.0
 """What a learner is given from its start to its first promise: files to fetch, libraries to load."""
 _POLL_S = 0.25
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Attributes of `runtime.guard.ledger.Entry`."""
-
-    spent_usd: float
-    reserved_usd: float
-    burn_usd_per_hour: float
-    covered_until_s: float
-    budget_usd: float
 
 
 class Heartbeat:
@@ -77,10 +65,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._thread.start()
 
-    def promise(self, figures: Figures, *, due_s: float, is_written: bool = True) -> None:
+    def promise(self, figures: Mapping[str, float], *, due_s: float, is_written: bool = True) -> None:
         """What is true from now on.
 
         Args:
+            figures: Attributes of `runtime.guard.ledger.Entry`.
             due_s: When the next call is due, seconds since 1970.
             is_written: Return only when the ledger has it.
 
@@ -91,7 +80,7 @@ class Heartbeat:
         if self._lost is not None:
             raise self._lost
         with self._lock:
-            self._values.update(asdict(figures))
+            self._values.update(figures)
             self._due_s = due_s
         if is_written:
             self._write()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.backends.aws.heartbeat import Figures, Heartbeat
+from runtime.backends.aws.heartbeat import Heartbeat
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket, ResultsError, SupersededError
 from runtime.config.resolved import ResolvedExperiment
@@ -100,7 +100,7 @@ class AwsKeeping(Keeping):
         self._results.finish()
         self._heartbeat.promise(self._figures(), due_s=self._now() + BETWEEN_ROUNDS_S)
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> dict[str, float]:
         meter = self._meter
-        return Figures(meter.spent_usd, meter.reserved_usd, meter.burn_usd_per_hour, meter.covered_until_s,
-                       self._budget_usd)
+        return {"spent_usd": meter.spent_usd, "reserved_usd": meter.reserved_usd, "budget_usd": self._budget_usd,
+                "burn_usd_per_hour": meter.burn_usd_per_hour, "covered_until_s": meter.covered_until_s}

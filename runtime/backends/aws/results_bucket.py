@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.asking import list_all
 from runtime.aws.failures import AWS_ERRORS, code_of
 from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.errors import RunError
@@ -159,8 +160,8 @@ class ResultsBucket:
         Raises:
             ResultsError: The bucket cannot be written.
         """
-        for key, _ in self._call(self._list_keys, Prefix=self._prefix + folder):
-            self._call(self._client.delete_object, Key=key)
+        for found in self._list(folder):
+            self._call(self._client.delete_object, Key=found["Key"])
         return f"s3://{self._bucket}/{self._prefix}{folder}"
 
     def _upload(self) -> None:
@@ -181,15 +182,9 @@ class ResultsBucket:
             ResultsError: The bucket cannot be written.
         """
         for _ in range(_TRIES):
-            tag = self._tags.get(name)
-            condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
-            try:
-                self._tags[name] = self._call(
-                    self._client.put_object, Key=self._prefix + name, Body=data, **condition)["ETag"]
+            if tag := self._put_over(self._tags.get(name), name, data):
+                self._tags[name] = tag
                 return
-            except ResultsError as error:
-                if code_of(error.__cause__) not in _REPLACED:
-                    raise
             # A superseded learner's, or our own where the answer to an earlier try was lost.
             self._check_ledger()
             self._tags[name] = self._names().get(name, "")
@@ -243,7 +238,8 @@ class ResultsBucket:
             SupersededError: What is there is neither what this learner found nor what it wrote.
         """
         for _ in range(_TRIES):
-            if self._replace_ledger(ledger):
+            if new_tag := self._put_over(self._ledger_tag, layout.LEDGER, ledger, Metadata={"writer": self._writer}):
+                self._ledger_tag = new_tag
                 return
             tag, writer, _ = self._find_ledger()
             # It is our own where the answer to an earlier try was lost.
@@ -252,18 +248,17 @@ class ResultsBucket:
             self._ledger_tag = tag
         raise ResultsError(f"the results bucket {self._bucket}: the ledger is refused again and again")
 
-    def _replace_ledger(self, ledger: bytes) -> bool:
-        """Writes it if the one that this learner knows is still there; False if it is not."""
-        condition = {"IfMatch": self._ledger_tag} if self._ledger_tag else {"IfNoneMatch": "*"}
+    def _put_over(self, tag: str | None, name: str, data: bytes, **more: Any) -> str | None:
+        """Writes a file in the place of the object with that tag; returns its new tag, None if another one is there."""
+        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
         try:
-            response = self._call(self._client.put_object, Key=self._prefix + layout.LEDGER, Body=ledger,
-                                  Metadata={"writer": self._writer}, **condition)
+            new_tag: str = self._call(
+                self._client.put_object, Key=self._prefix + name, Body=data, **more, **condition)["ETag"]
+            return new_tag
         except ResultsError as error:
             if code_of(error.__cause__) in _REPLACED:
-                return False
+                return None
             raise
-        self._ledger_tag = response["ETag"]
-        return True
 
     def _find_ledger(self) -> tuple[str | None, str | None, bytes]:
         """Its tag, its writer and its contents; None and empty if there is none."""
@@ -286,12 +281,14 @@ class ResultsBucket:
 
     def _names(self) -> dict[str, str]:
         """The run's files in the bucket, and their tags."""
-        keys = self._call(self._list_keys, Prefix=self._prefix)
-        return {name: tag for key, tag in keys if layout.RUN_FILE.fullmatch(name := key.removeprefix(self._prefix))}
+        return {name: found["ETag"] for found in self._list("")
+                if layout.RUN_FILE.fullmatch(name := found["Key"].removeprefix(self._prefix))}
 
-    def _list_keys(self, **where: str) -> list[tuple[str, str]]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(**where)
-        return [(found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", [])]
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._call(
+            lambda **where: list_all(self._client, "list_objects_v2", "Contents", **where),
+            Prefix=self._prefix + folder)
+        return found
 
     def _files(self) -> list[Path]:
         """The run's own files in the directory, but for the ledger and what is half written."""
