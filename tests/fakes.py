@@ -24,16 +24,7 @@ from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
-from runtime.ports.learning import (
-    Batch,
-    CurvatureProblem,
-    DetectorSamples,
-    Learner,
-    Snapshot,
-    State,
-    Update,
-    UpdateMetrics,
-)
+from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update, UpdateMetrics
 from runtime.ports.money import CostMeter, Limits, RoundBill, Usage, Work
 from runtime.ports.run import Evaluation
 from runtime.ports.scaling import Curvature, Detector, GradientNoise
@@ -467,12 +458,6 @@ class FakeLearner:
             log_probs=batch.log_probs.reshape(rows), advantages=batch.rewards.reshape(rows).astype(np.float32),
             value_targets=np.zeros(rows, np.float32),
             old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
-
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self.policy_version, {"weight": np.array(self.weight)}, {})
-
-    def load_snapshot(self, snapshot: Snapshot) -> None:
-        self.policy_version, self.weight = snapshot.policy_version, float(snapshot.arrays["weight"])
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> FakeProblem:
         return FakeProblem(None, None, None, None, self.policy_version, samples)  # type: ignore[arg-type]  # no network

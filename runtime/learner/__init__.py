@@ -49,7 +49,5 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
         device: ``cpu`` or ``cuda``.
         group: The processes that share each gradient; None = this one alone.
     """
-    learner: Learner = load(spec.algorithm.chosen.learner)(
-        spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
-        group=group, initialisation=spec.initialisation, initial_std=spec.initial_std)
+    learner: Learner = load(spec.algorithm.chosen.learner)(device=device, group=group, **vars(spec))
     return learner

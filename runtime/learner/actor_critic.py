@@ -115,6 +115,10 @@ class ActorCritic(Model[Settings], ABC):
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on every sample of a batch; see `runtime.ports.learning.Learner.update`."""
 
+    def replay(self, *, progress: float) -> Update | None:
+        """Trains once more on trajectories that the algorithm keeps; None if it keeps none."""
+        return None
+
     @abstractmethod
     def samples(self, batch: Batch) -> TrainingSamples:
         """Estimates advantages and value targets of a batch by the present policy and critic."""
@@ -174,21 +178,25 @@ class ActorCritic(Model[Settings], ABC):
             samples: Of this learner, or of one that stands where this one stands.
             indices: The samples of the minibatch, int64; all without.
         """
-        count = len(samples.values) if indices is None else len(indices)
+        return self.gradients_of(samples.tensors, indices)
+
+    def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
+        """As `gradients`, given the samples' tensors alone."""
+        count = len(tensors["advantages"]) if indices is None else len(indices)
         share = 1.0
         if self._group is not None:
             indices = torch.arange(count, device=self.device) if indices is None else indices
             indices = indices[self._group.rank::self._group.size]
             share = len(indices) / count
         descent = self._descent()
-        found = [descent.write_gradient(name, samples.tensors, indices, share) for name in self.trained]
+        found = [descent.write_gradient(name, tensors, indices, share) for name in self.trained]
         if self._group is not None:
             self._group.sum([*(one.gradient for one in self.trained.values()), *found])
-        tensors: dict[str, torch.Tensor] = {}
+        clipped: dict[str, torch.Tensor] = {}
         for name, one in self.trained.items():
             one.clip(self.settings.max_gradient_norm)
-            tensors |= {f"{name}.{key}": gradient for key, gradient in one.named_gradients().items()}
-        return Gradients(self.policy_version, tensors, _loss_means(found, count))
+            clipped |= {f"{name}.{key}": gradient for key, gradient in one.named_gradients().items()}
+        return Gradients(clipped, _loss_means(found, count))
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
         """Makes one optimiser step for each gradient, in order; the version stays until `finish`.

@@ -16,7 +16,7 @@ from runtime.errors import CheckpointError
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
-from runtime.ports.learning import DetectorSamples, Snapshot
+from runtime.ports.learning import DetectorSamples, State
 from runtime.records.files import INTEGER_MAX
 from runtime.settings.algorithm import AlgorithmSettings
 
@@ -50,7 +50,6 @@ class Model(Generic[Settings]):
         algorithm: AlgorithmSection,
         *,
         network: str,
-        hidden_sizes: tuple[int, ...] | None = None,
         initialisation: str = "orthogonal",
         initial_std: float = 1.0,
         seed: int,
@@ -62,7 +61,6 @@ class Model(Generic[Settings]):
             spaces: The environment's.
             algorithm: Fitted to the environment.
             network: The text of a `lambda_actor.policy.Architecture`.
-            hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
             initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
             initial_std: Of continuous actions; see `PolicyNetwork`.
             seed: Of the networks and of all that is drawn later.
@@ -79,9 +77,8 @@ class Model(Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation,
-                                        initial_std=initial_std)
-            self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+            self.policy = PolicyNetwork(spaces, network, initialisation=initialisation, initial_std=initial_std)
+            self.critic = ValueNetwork(spaces, network, initialisation=initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)
         self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,
@@ -154,7 +151,7 @@ class Model(Generic[Settings]):
             "observation_mean": mean, "observation_std": std, "observation_clip": clip,
         })
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> State:
         """Returns what gradients and samples depend on: networks, moments and counters, without the optimiser."""
         arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
                   for name, network in self.networks().items() for key, tensor in network.state_dict().items()}
@@ -162,9 +159,9 @@ class Model(Generic[Settings]):
         for name, moments in self.all_moments().items():
             arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
             values[f"{name}_count"] = moments.count
-        return Snapshot(self.policy_version, arrays, values)
+        return State(arrays, values)
 
-    def load_snapshot(self, snapshot: Snapshot) -> None:
+    def load_snapshot(self, snapshot: State) -> None:
         """Takes a snapshot's place; the optimiser stays as it is.
 
         Raises:

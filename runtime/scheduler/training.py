@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo
 
 BETA: Final = 0.1
-HIDDEN_SIZES: Final = (64, 64)
+NETWORK: Final = "mlp tanh 64 64"
 LEARNING_RATES: Final = (0.001, 0.005, 0.01)
 """Paper: MinionsRL Table 1; 0.005 is the one that the text names."""
 MINIBATCHES: Final = (1, 2, 4)
@@ -171,7 +171,7 @@ class SchedulerLearner:
             value_coefficient=0.5, minibatch_steps=minibatch_rounds, epochs=epochs, normalize_observations=True)
         self._ppo: Ppo = Ppo(Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
                              AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
-                             hidden_sizes=HIDDEN_SIZES, seed=seed)
+                             network=NETWORK, seed=seed)
 
     @property
     def policy(self) -> Policy:

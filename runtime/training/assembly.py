@@ -11,7 +11,7 @@ from runtime.config.resolved import FittedExperiment
 from runtime.ports.learning import Updater
 from runtime.ports.run import PolicyEvaluator
 from runtime.ports.sampling import Sampler
-from runtime.ports.scaling import Detector, Scaler
+from runtime.ports.scaling import Detector
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
 from runtime.training.asynchronous.pacing import AsynchronousPacing
@@ -21,7 +21,7 @@ from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
 from runtime.training.loop import RoundLoop
-from runtime.training.pacings import Pacing, Parts, RoundSettings, Scaling
+from runtime.training.pacings import Pacing, Parts, Scaling
 from runtime.training.progress import Progress
 from runtime.training.saving import Saving
 from runtime.training.synchronous import SynchronousPacing
@@ -47,7 +47,6 @@ class Equipment:
 
     updater: Updater
     detector: Detector
-    scaler: Scaler
     sampler: Sampler
     evaluator: PolicyEvaluator
     actor_event: Mapping[str, Any]
@@ -67,16 +66,13 @@ def make_round_loop(
         timing: Clock, limits and billed seconds.
         callbacks: The user's.
     """
-    updater, scaler, spaces = equipment.updater, equipment.scaler, equipment.spaces
-    algorithm, environment, fleet = experiment.algorithm, experiment.environment, experiment.fleet
-    fragment_steps, events = experiment.actor.fragment_steps, books.events
-    episodes, progress = OpenEpisodes(events), Progress(experiment.stop, fragment_steps)
+    updater, scaler, environment = equipment.updater, experiment.scaler.chosen.make(), experiment.environment
+    algorithm, fleet, events = experiment.algorithm, experiment.fleet, books.events
+    episodes, progress = OpenEpisodes(events), Progress(experiment.stop, experiment.actor.fragment_steps)
     parts = Parts(
-        settings=RoundSettings(
-            seed=experiment.seed, actor_event=equipment.actor_event, spaces=spaces, fleet=fleet, algorithm=algorithm,
-            most_actors=scaler.actors_max, fragment_steps=fragment_steps, subset_size=experiment.detector.subset_size),
+        experiment=experiment, actor_event=equipment.actor_event, spaces=equipment.spaces,
         progress=progress, sampler=equipment.sampler,
-        updating=Updating(updater, episodes, progress, spaces, environment,
+        updating=Updating(updater, episodes, progress, equipment.spaces, environment,
                           settings_key=f"algorithm.{algorithm.chosen_key}", timing=timing),
         detection=Detection(equipment.detector, updater, signals=scaler.signals,
                             timeout_s=experiment.learner.update_timeout_s, timing=timing),

@@ -168,8 +168,8 @@ class _Run:
             updater=self._open_updater(),
             detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
                                        seed=experiment.seed),
-            scaler=experiment.scaler.chosen.make(), sampler=self._sampler, evaluator=self._open_evaluator(),
-            actor_event=self._actor_event, spaces=self._context.spaces)
+            sampler=self._sampler, evaluator=self._open_evaluator(), actor_event=self._actor_event,
+            spaces=self._context.spaces)
         self._loop = make_round_loop(
             experiment, equipment, books=Books(self._meter, self._events, self._save_ledger),
             saving=Saving(self._save_round, signals.shield),

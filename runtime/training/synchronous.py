@@ -60,7 +60,7 @@ class SynchronousPacing:
 
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
-        self._parts, self._settings, self._clock = parts, parts.settings, parts.clock
+        self._parts, self._experiment, self._clock = parts, parts.experiment, parts.clock
         self._meter = parts.books.meter
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class SynchronousPacing:
         else:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row (fleet.quorum = "
-                f"{self._settings.fleet.quorum}); the last actor's error: ", attempts[-1].collected.last_error)
+                f"{self._experiment.fleet.quorum}); the last actor's error: ", attempts[-1].collected.last_error)
         try:
             return self._finish(round_index, attempts, bills, started_s)
         except BudgetError as failure:
@@ -110,7 +110,7 @@ class SynchronousPacing:
         collection = Collection(
             parts.sampler, self._meter, parts.failures, parts.events,
             self._spec(round_index, weights, limits, attempts),
-            prefix=f"r{round_index}t{len(attempts)}", attempts=self._settings.fleet.attempts,
+            prefix=f"r{round_index}t{len(attempts)}", attempts=self._experiment.fleet.attempts,
             deadline_s=parts.by_the_clock(limits).collect_s, save_ledger=parts.books.save, clock=self._clock)
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
@@ -145,10 +145,8 @@ class SynchronousPacing:
         fields = self._parts.callbacks.actor_fields
         if raised := sum(one.collected.has_raising_slot for one in rejected):
             # The same numbers would raise again.
-            fields["seed"] = int(np.random.SeedSequence((self._settings.seed, raised)).generate_state(1)[0])
-        return self._settings.actor_spec(
-            round_index, self._parts.updating.updater.policy_version, weights,
-            limits=self._parts.by_the_clock(limits), **fields)
+            fields["seed"] = int(np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0])
+        return self._parts.actor_spec(round_index, weights, limits, **fields)
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
@@ -177,11 +175,11 @@ class SynchronousPacing:
         """
         first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
         boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
-        return min(max(first_s, detect_s + boost_s), self._settings.fleet.round_deadline_s)
+        return min(max(first_s, detect_s + boost_s), self._experiment.fleet.round_deadline_s)
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
         # A hair less than the product, which can come out a hair too large.
-        needed = math.ceil(self._settings.fleet.quorum * attempt.actor_count - 1e-9)
+        needed = math.ceil(self._experiment.fleet.quorum * attempt.actor_count - 1e-9)
         return len(attempt.collected.trajectories) >= max(1, needed)
 
     def _reject(self, round_index: int, attempt: _Attempt) -> RoundBill:

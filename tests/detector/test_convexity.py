@@ -234,7 +234,7 @@ def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: py
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another start vector and another tridiagonalisation, on networks of about 3,000 parameters."""
-    learner = small_learner(hidden_sizes=(32, 32), seed=2)
+    learner = small_learner(network="mlp tanh 32 32", seed=2)
     samples = random_samples(learner, 128)
     low, high = density_extremes(learner.curvature_problem(objective, samples), 50, monkeypatch)
     curvature = measured_at(learner, samples, objective, lanczos_steps=50)
@@ -254,18 +254,18 @@ def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPa
 # Networks
 
 
-def small_learner(*, hidden_sizes: tuple[int, int] = (8, 8), seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
+def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
     """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
     options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
                "normalize_observations": True} | ppo
     learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(**options)), seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        learner.policy = PolicyNetwork(SPACES, hidden_sizes=hidden_sizes)
-        learner.critic = ValueNetwork(SPACES, hidden_sizes=hidden_sizes)
+        learner.policy = PolicyNetwork(SPACES, network)
+        learner.critic = ValueNetwork(SPACES, network)
         with torch.no_grad():
-            for network in (learner.policy, learner.critic):
-                for parameter in network.parameters():
+            for one in (learner.policy, learner.critic):
+                for parameter in one.parameters():
                     parameter.add_(scale * torch.randn_like(parameter))
     learner.moments.merge(np.random.default_rng(seed).normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (500, 3)))
     return learner
@@ -488,12 +488,12 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
     learner = algorithm(DISCRETE, settings, seed=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        learner.policy = PolicyNetwork(DISCRETE, hidden_sizes=(6, 6))
-        learner.critic = ValueNetwork(DISCRETE, hidden_sizes=(6, 6))
+        learner.policy = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
+        learner.critic = ValueNetwork(DISCRETE, "mlp tanh 6 6")
         for network in (learner.policy, learner.critic):
             for parameter in network.parameters():
                 parameter.data.add_(0.4 * torch.randn_like(parameter))
-    learner.target = PolicyNetwork(DISCRETE, hidden_sizes=(6, 6))
+    learner.target = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
     samples = learner.samples(roll(learner.weights(), DISCRETE, steps=24)).arrays
     problem = learner.curvature_problem(objective, samples)
     module = problem.module.double()
@@ -607,7 +607,7 @@ def test_the_number_of_threads_is_put_back() -> None:
 
 def test_measuring_twice_gives_the_same_bits() -> None:
     """Whatever the global generator and the number of threads are."""
-    learner = small_learner(seed=9, hidden_sizes=(32, 32))
+    learner = small_learner(seed=9, network="mlp tanh 32 32")
     samples = random_samples(learner, 256)
     results = []
     for threads in (1, 2):

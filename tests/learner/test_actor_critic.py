@@ -28,7 +28,7 @@ from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.ports.learning import Replays, Update
+from runtime.ports.learning import Update
 from tests.helpers import ROOT
 from tests.learner.learning import (
     COMBINED,
@@ -126,7 +126,7 @@ def test_a_group_does_what_one_process_does(
 
     def train(learner: ActorCritic, batch, updates: dict[int, list[Update]], rank: int) -> None:
         updates[rank] = [learner.update(batch, progress=0.0)]
-        if isinstance(learner, Replays) and (replayed := learner.replay(progress=0.0)) is not None:
+        if (replayed := learner.replay(progress=0.0)) is not None:
             updates[rank].append(replayed)
 
     alone, together = make(None), Together(size)
@@ -265,7 +265,7 @@ def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, ki
     elsewhere.load_snapshot(learner.snapshot())
     samples, indices = elsewhere.samples(batch), torch.tensor([3, 1, 20])
     there, here = elsewhere.gradients(samples, indices), learner.gradients(learner.samples(batch), indices)
-    assert (there.policy_version, there.losses.sample_count) == (1, 3)
+    assert (elsewhere.policy_version, there.losses.sample_count) == (1, 3)
     np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
     assert np.abs(flat(here.tensors)).max() > 0.0
     assert_same(everything(learner), before)

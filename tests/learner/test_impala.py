@@ -17,7 +17,7 @@ from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.vtrace import vtrace
-from runtime.ports.learning import Batch, Replays, State
+from runtime.ports.learning import Batch, State
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,
@@ -160,7 +160,7 @@ def test_what_an_update_tells() -> None:
     update = learner.update(batch, progress=0.0)
     np.testing.assert_array_equal(np.sort(update.staleness), [0, 0, 0, 1, 1, 1])
     assert not update.is_replay and learner.policy_version == version + 1
-    assert not isinstance(learner, Replays)
+    assert learner.replay(progress=0.0) is None
     kl = float(np.mean(batch.log_probs.reshape(-1) - log_probs_of(learner, VECTORS, observations, actions)))
     assert update.metrics.kl == pytest.approx(kl, rel=1e-3, abs=1e-5)
     moments.merge(observations)

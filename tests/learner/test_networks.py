@@ -17,7 +17,7 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
-from runtime.learner.parallel.tasks import spec_of, spec_task
+from runtime.learner.parallel.tasks import spec_of, spec_values
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
@@ -48,7 +48,7 @@ def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[floa
 
 def test_policy_network_gives_means_and_then_log_stds() -> None:
     torch.manual_seed(0)
-    network = PolicyNetwork(Spaces((4,), action_size=2), hidden_sizes=(5, 7))
+    network = PolicyNetwork(Spaces((4,), action_size=2), "mlp tanh 5 7")
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.5)
@@ -62,7 +62,7 @@ def test_policy_network_gives_means_and_then_log_stds() -> None:
 
 def test_value_network_gives_one_number_each() -> None:
     torch.manual_seed(0)
-    network = ValueNetwork(Spaces((4,), action_size=2), hidden_sizes=(5, 7))
+    network = ValueNetwork(Spaces((4,), action_size=2), "mlp tanh 5 7")
     observations = torch.randn(3, 4)
     outputs = network(observations).detach()
     assert outputs.shape == (3,) and outputs.dtype == torch.float32
@@ -261,6 +261,6 @@ def test_the_default_initialisation_is_pytorchs() -> None:
 def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
     spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS, "mlp tanh 16", seed=0,
                        initial_std=0.5)
-    for one in (spec, spec_of(spec_task(spec))):
+    for one in (spec, spec_of(spec_values(spec))):
         policy = make_learner(one, device="cpu").policy
         assert torch.equal(torch.exp(policy.log_std), torch.full((VECTORS.action_size,), 0.5))

@@ -21,7 +21,7 @@ from runtime.learner.objective import adapted_kl_coefficient
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.trained_network import TrainedNetwork
-from runtime.ports.learning import Batch, Replays, State
+from runtime.ports.learning import Batch, State
 from tests.learner import learning
 from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
@@ -48,8 +48,8 @@ def make_double_learner(*, seed: int = 0, **options) -> Ppo:
     learner = make_learner(seed=seed, **options)
     spaces = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
     torch.manual_seed(seed)
-    learner.policy = PolicyNetwork(spaces, hidden_sizes=(5, 4)).double()
-    learner.critic = ValueNetwork(spaces, hidden_sizes=(5, 4)).double()
+    learner.policy = PolicyNetwork(spaces, "mlp tanh 5 4").double()
+    learner.critic = ValueNetwork(spaces, "mlp tanh 5 4").double()
     for network in (learner.policy, learner.critic):
         scramble(network, 0.6)
     learner.trained = {"policy": TrainedNetwork(learner.policy, learning_rate=1.0),
@@ -254,7 +254,7 @@ def test_staleness_is_told_and_nothing_is_replayed() -> None:
     assert learner.update(batch, progress=0.0).staleness.tolist() == [0, 0, 0]
     update = learner.update(batch, progress=0.0)
     assert update.staleness.tolist() == [1, 1, 1] and not update.is_replay
-    assert not isinstance(learner, Replays)
+    assert learner.replay(progress=0.0) is None
 
 
 # Advantages and value targets

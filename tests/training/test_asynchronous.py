@@ -126,7 +126,7 @@ class Rig:
         self.loop = make_round_loop(
             self.experiment, Equipment(
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
-                scaler=self.experiment.scaler.chosen.make(), sampler=self.sampler,
+                sampler=self.sampler,
                 evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES),
             books=Books(self.meter, events, lambda: self.save_ledger()),
             saving=Saving(lambda *finished: self.save_round(*finished), self._shield),

@@ -20,7 +20,7 @@ from typing import Any
 from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
-from runtime.learner.parallel.tasks import Task, spec_of
+from runtime.learner.parallel.tasks import spec_of
 from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_result
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import Store, batch_name, result_name, state_name
@@ -85,7 +85,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     learner, sandbox.learner = sandbox.learner, None
     was_warm = learner is not None and sandbox.key == key and learner.policy_version == version
     if learner is None or not was_warm:
-        learner = make_learner(spec_of(Task("make", event["learner"])), device="cpu")
+        learner = make_learner(spec_of(event["learner"]), device="cpu")
         learner.set_state(_state(store, token, version))
     data = store.get(batch_name(token, version))
     if data is None:
@@ -94,7 +94,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     loaded_s = time.perf_counter()
     update = learner.update(batch, progress=event["progress"])
     trained_s = time.perf_counter()
-    is_first = store.put(name, encode_result(learner.get_state(), learner.policy_version, update))
+    is_first = store.put(name, encode_result(learner.get_state(), update))
     if is_first:
         sandbox.key, sandbox.learner = key, learner
     return answer | {
@@ -113,6 +113,6 @@ def _state(store: Store, token: str, version: int) -> State:
         if data is None:
             raise RunError(f"the learner's state of version {version} is not in the store")
         found = decode_state(data)
-    if found.policy_version != version:
-        raise RunError(f"the state is of version {found.policy_version}, not {version}")
-    return State(found.arrays, found.values)
+    if (known := found.values.get("policy_version")) != version:
+        raise RunError(f"the state is of version {known}, not {version}")
+    return found

@@ -29,12 +29,11 @@ _COUNTERS = ("_count", "steps_since_target")
 """Ends of the names of values that no update increases by more than its steps."""
 
 
-def check_result(result: Result, *, before: State, policy_version: int, batch: Batch, spec: LearnerSpec) -> None:
+def check_result(result: Result, *, before: State, batch: Batch, spec: LearnerSpec) -> None:
     """Checks that a result can be that of an update.
 
     Args:
         before: The learner's state before the update.
-        policy_version: Of ``before``.
         batch: What the function was to train on.
         spec: What its learner was to be made of.
 
@@ -43,13 +42,11 @@ def check_result(result: Result, *, before: State, policy_version: int, batch: B
         NotFiniteError: It is of this update, but not finite.
     """
     state, update = result.state, result.update
-    if state.policy_version != policy_version + 1:
-        raise ValueError(f"it is of version {state.policy_version}, not {policy_version + 1}")
     _check_kinds(state.arrays, before.arrays)
     _check_values(state.values, before.values, env_steps=batch.env_steps)
     _check_samples(update.samples, batch, spec.spaces)
     staleness = sorted(update.staleness.tolist())
-    if staleness != (known := sorted((policy_version - batch.policy_versions).tolist())):
+    if staleness != (known := sorted((before.values["policy_version"] - batch.policy_versions).tolist())):
         raise ValueError(f"its trajectories are {staleness!s:.80} versions old, not {known!s:.80}")
     for name, figure in vars(update.metrics).items():
         if figure is not None and not math.isfinite(figure):

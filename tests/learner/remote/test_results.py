@@ -50,9 +50,8 @@ def honest(kind: str) -> Honest:
     return Honest(spec, before, batch, learner.get_state(), update)
 
 
-def check(one: Honest, state: State, update: Update, version: int = 2) -> None:
-    check_result(decode_result(encode_result(state, version, update)), before=one.before, policy_version=1,
-                 batch=one.batch, spec=one.spec)
+def check(one: Honest, state: State, update: Update) -> None:
+    check_result(decode_result(encode_result(state, update)), before=one.before, batch=one.batch, spec=one.spec)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +80,7 @@ def test_a_coefficient_moves_by_one_factor_an_update(value: float) -> None:
         check(one, State(one.after.arrays, {**one.after.values, "kl_coefficient": value}), one.update)
 
 
-Lie = tuple[State, Update, int]
+Lie = tuple[State, Update]
 
 
 def _with_array(one: Honest, draw: Callable[[Any], Any]) -> Lie:
@@ -98,7 +97,7 @@ def _with_array(one: Honest, draw: Callable[[Any], Any]) -> Lie:
         wrongs["absurd"] = lambda: _with_one(array, 1e20, draw)
     what = draw(st.sampled_from(sorted(wrongs)))
     arrays = {**one.after.arrays, f"{name}.too" if what == "in vain" else name: wrongs[what]()}
-    return State({key: value for key, value in arrays.items() if value is not None}, one.after.values), one.update, 2
+    return State({key: value for key, value in arrays.items() if value is not None}, one.after.values), one.update
 
 
 def _with_value(one: Honest, draw: Callable[[Any], Any]) -> Lie:
@@ -109,12 +108,12 @@ def _with_value(one: Honest, draw: Callable[[Any], Any]) -> Lie:
     if what == "missing":
         del values[name]
     elif what == "wrong":
-        wrongs = {"algorithm": ["a2c", ""], "policy_version": [1, 3, -2, 10**30],
+        wrongs = {"algorithm": ["a2c", ""], "policy_version": [1, 3, 0, -1, 2**62, 10**30],
                   "kl_coefficient": [math.nan, math.inf, -0.1]}
         values[name] = draw(st.sampled_from(wrongs.get(name, [-1, 10**18, 10**400])))
     else:
         values[f"{name}_too" if what == "in vain" else name] = draw(st.sampled_from([None, [1], {"a": 1}, True]))
-    return State(one.after.arrays, values), one.update, 2
+    return State(one.after.arrays, values), one.update
 
 
 def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
@@ -133,14 +132,12 @@ def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
         name = draw(st.sampled_from(["observations", "actions", "log_probs"] if what == "others" else [
             "observations", "actions"]))
         changed = {name: samples[name] + 1.0 if what == "others" else np.hstack([samples[name]] * 2)}
-    return one.after, dataclasses.replace(one.update, samples=dataclasses.replace(one.update.samples, **changed)), 2
+    return one.after, dataclasses.replace(one.update, samples=dataclasses.replace(one.update.samples, **changed))
 
 
 def _with_report(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """Another version, staleness or number than the update can have had."""
-    what = draw(st.sampled_from(["version", "staleness", "trajectories", *vars(one.update.metrics)]))
-    if what == "version":
-        return one.after, one.update, draw(st.sampled_from([1, 3, 0, -1, 2**62]))
+    """Another staleness or number than the update can have had."""
+    what = draw(st.sampled_from(["staleness", "trajectories", *vars(one.update.metrics)]))
     if what in ("staleness", "trajectories"):
         staleness = one.update.staleness.copy()
         if what == "staleness":
@@ -148,10 +145,10 @@ def _with_report(one: Honest, draw: Callable[[Any], Any]) -> Lie:
                 st.integers(-10**18, 10**18).filter(lambda age: age != 0))
         else:
             staleness = staleness[:draw(st.integers(0, len(staleness) - 1))]
-        return one.after, dataclasses.replace(one.update, staleness=staleness), 2
+        return one.after, dataclasses.replace(one.update, staleness=staleness)
     figure = draw(st.sampled_from([math.nan, math.inf, -math.inf]))
     return one.after, dataclasses.replace(
-        one.update, metrics=dataclasses.replace(one.update.metrics, **{what: figure})), 2
+        one.update, metrics=dataclasses.replace(one.update.metrics, **{what: figure}))
 
 
 def _with_one(array: np.ndarray, value: float, draw: Callable[[Any], Any]) -> np.ndarray:
@@ -166,6 +163,6 @@ def test_a_result_that_no_update_makes_is_refused(
     data: Any, kind: str, lie: Callable[[Honest, Callable[[Any], Any]], Lie]
 ) -> None:
     one = honest(kind)
-    state, update, version = lie(one, data.draw)
+    state, update = lie(one, data.draw)
     with pytest.raises((ValueError, NotFiniteError, WireError)):
-        check(one, state, update, version)
+        check(one, state, update)
