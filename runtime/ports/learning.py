@@ -96,27 +96,26 @@ class UpdateMetrics:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How an update was put together from gradients of several learners.
+    """How an update was put together from gradients of several learners; named as in `runtime.records.rows`.
 
     Attributes:
         gradients: Those that were applied.
-        lost: Those whose learner failed.
-        late: Those of earlier updates that came since the last one, and were not applied.
+        gradients_lost: Those whose learner failed.
+        gradients_late: Those of earlier updates that came since the last one, and were not applied.
         aggregations: Versions of the parameter function.
-        staleness_mean: Mean number of aggregations between a gradient's policy and the one that it was applied to.
+        gradient_staleness_mean: Mean number of aggregations between a gradient's policy and the one that it was applied
+            to.
         staleness_bound: None if there was none.
         truncated_fraction: Share of the samples whose ratio was cut.
-        order: The gradients' numbers as they arrived.
     """
 
     gradients: int
-    lost: int
-    late: int
+    gradients_lost: int
+    gradients_late: int
     aggregations: int
-    staleness_mean: float
+    gradient_staleness_mean: float
     staleness_bound: int | None
     truncated_fraction: float
-    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)

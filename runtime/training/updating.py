@@ -81,7 +81,7 @@ class RoundTraining:
     def mean_metrics(self) -> UpdateMetrics:
         """Means over the updates, but the last one's learning rate."""
         means: dict[str, Any] = {
-            name: _mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
+            name: mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
         return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
 
@@ -191,6 +191,7 @@ class Updating:
         return updates
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
+    """Returns the mean of those that are known; None if none is."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None

@@ -204,7 +204,7 @@ class FunctionUpdater(RemoteUpdater):
 
     def _take(self, pending: _Pending, result: Result) -> None:
         before = self.learner.get_state()
-        check_result(result, before=before, batch=pending.batch, spec=self._remote.spec)
+        check_result(result, before=before, batch=pending.batch, spaces=self._remote.spec.spaces)
         try:
             self.learner.set_state(result.state)
         except CheckpointError:

@@ -25,7 +25,6 @@ from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.learner.ppo import Ppo
 from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
-from runtime.learner.remote.results import CLIP_ROUNDING
 from runtime.learner.remote.store import gradient_name, policy_name, samples_name
 from runtime.learner.remote.updater import Remote, RemoteUpdater
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
@@ -36,6 +35,8 @@ from runtime.settings.updater import StellarisSection
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
+_CLIP_ROUNDING = 1.001
+"""A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""
 _NORM_MAX = float(np.sqrt(np.finfo(np.float32).max))
 """Adam keeps the square of the gradient; that of a longer one is infinite."""
 
@@ -67,7 +68,6 @@ class _UnderWay:
     sent: dict[int, tuple[int, int]] = field(default_factory=dict)
     losses: dict[int, LossMeans] = field(default_factory=dict)
     staleness: list[int] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
     lost: int = 0
     last_error: str = ""
     not_finite: dict[int, str] = field(default_factory=dict)
@@ -227,7 +227,6 @@ class StellarisUpdater(RemoteUpdater):
                                        status=outcome.status, error=error)
         else:
             under_way.losses[job] = LossMeans(torch.from_numpy(sent.losses), sent.sample_count)
-            under_way.order.append(job)
             under_way.samples_seen += sent.sample_count
             under_way.samples_cut += sent.truncated_count
             self._apply(under_way, self._parameters.offer((job, sent), self._versions[sent.pulled_version]))
@@ -267,10 +266,10 @@ class StellarisUpdater(RemoteUpdater):
         last = sorted(under_way.losses)[-under_way.reported:]
         update = self.learner.finish(under_way.samples, [under_way.losses[job] for job in last])
         self.ended.append(replace(update, aggregation=Aggregation(
-            gradients=len(under_way.staleness), lost=under_way.lost, late=self._late,
-            aggregations=self._parameters.version - under_way.aggregations_before, staleness_mean=mean,
+            gradients=len(under_way.staleness), gradients_lost=under_way.lost, gradients_late=self._late,
+            aggregations=self._parameters.version - under_way.aggregations_before, gradient_staleness_mean=mean,
             staleness_bound=None if bound == float("inf") else int(bound),
-            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen), order=tuple(under_way.order))))
+            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen))))
         self._late, self._under_way = 0, None
         self._delete(self._names)
 
@@ -291,7 +290,7 @@ class StellarisUpdater(RemoteUpdater):
         for network in self.learner.trained:
             norm = math.hypot(*(float(np.linalg.norm(array.astype(np.float64).ravel()))
                                 for name, array in sent.arrays.items() if name.startswith(f"{network}.")))
-            if clip is not None and norm > CLIP_ROUNDING * clip:
+            if clip is not None and norm > _CLIP_ROUNDING * clip:
                 raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
             if norm > _NORM_MAX:
                 raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
