@@ -27,7 +27,7 @@ from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
 from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update, UpdateMetrics
 from runtime.ports.money import CostMeter, Limits, RoundBill, Usage, Work
 from runtime.ports.run import Evaluation
-from runtime.ports.scaling import Curvature, Detector, GradientNoise
+from runtime.ports.scaling import Detected, Detector, GradientNoise
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -499,14 +499,14 @@ class FakeDetector:
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         return DetectorSamples(**{name: array[:4] for name, array in vars(samples).items()})
 
-    def measure(self, problem: CurvatureProblem) -> Curvature:
+    def measure(self, problem: CurvatureProblem) -> Detected:
         assert isinstance(problem, FakeProblem)
         assert problem.samples is not None
         self._clock.advance(self._measure_s)
         self.log.append(("measure", problem.policy_version))
         self.measured.append((problem.policy_version, problem.samples))
         ratio = self._ratio(problem.policy_version, problem.samples)
-        return Curvature(None, None, None, 5) if ratio is None else Curvature(-1.0, ratio, ratio, 5)
+        return Detected(products=5) if ratio is None else Detected(-1.0, ratio, ratio, products=5)
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
         """Its ratio is the noise, over a gradient of 1."""

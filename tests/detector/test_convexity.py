@@ -24,13 +24,13 @@ from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import Curvature
+from runtime.ports.scaling import Detected
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
 OBJECTIVES = ("log_prob", "surrogate", "total_loss")
-UNDEFINED = Curvature(None, None, None)
+UNDEFINED = Detected()
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,12 +66,12 @@ def quadratic(eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = 
     return CurvatureProblem(Point(torch.randn(size, generator=generator)), objective, torch.zeros(1), matrix.float())
 
 
-def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Curvature:
+def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Detected:
     return ConvexityDetector("log_prob", 1024, lanczos_steps, seed=0).measure(problem)
 
 
 def measured_at(learner: ActorCritic, samples: DetectorSamples, objective: str, *, lanczos_steps: int = 20,
-                seed: int = 0) -> Curvature:
+                seed: int = 0) -> Detected:
     """What a detector measures at the learner's present policy."""
     detector = ConvexityDetector(objective, 1024, lanczos_steps, seed=seed)
     return detector.measure(learner.curvature_problem(detector.objective, samples))
@@ -127,7 +127,7 @@ def test_a_semidefinite_hessian_has_no_ratio(flat_directions: int, sign: float, 
 
 
 def test_a_zero_hessian_has_no_ratio() -> None:
-    assert measured(quadratic([0.0] * 5)) == Curvature(0.0, 0.0, None)
+    assert measured(quadratic([0.0] * 5)) == Detected(0.0, 0.0)
 
 
 @pytest.mark.parametrize("rotated", [True, False])
@@ -458,7 +458,7 @@ def test_advantages_that_are_all_zero_have_no_curvature() -> None:
     samples = random_samples(learner, 32)
     flat = DetectorSamples(**{**vars(samples), "advantages": np.zeros(32, np.float32)})
     for objective in ("log_prob", "surrogate"):
-        assert measured_at(learner, flat, objective) == Curvature(0.0, 0.0, None)
+        assert measured_at(learner, flat, objective) == Detected(0.0, 0.0)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -30,7 +30,7 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import DetectorSamples
 from runtime.ports.money import Usage, Work
-from runtime.ports.scaling import Curvature
+from runtime.ports.scaling import Detected
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -298,7 +298,7 @@ def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Pat
             time.sleep(0.01)
         trained_on.append(len(rig.learner.trained) - due)
         ratio = next(ratios)
-        return Curvature(-1.0, ratio, ratio, 5)
+        return Detected(-1.0, ratio, ratio, products=5)
 
     rig.detector.measure = measure
     assert rig.loop.run() == "max_rounds"

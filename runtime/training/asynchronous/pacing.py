@@ -13,6 +13,8 @@ docs/decisions/0011-asynchronous-rounds.md says why, and what follows from it fo
 
 from __future__ import annotations
 
+from concurrent.futures import wait
+
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.ports.learning import DetectorSamples
 from runtime.ports.scaling import ScalingDecision
@@ -121,7 +123,7 @@ class AsynchronousPacing:
                 continue
             measurement = self._decisions.measurement
             if measurement and current.awaits_decision:
-                measurement.wait(min(left_s, _LOOK_S))
+                wait([measurement], min(left_s, _LOOK_S))
                 continue
             if self._replay(current):
                 continue
