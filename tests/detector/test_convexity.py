@@ -470,12 +470,6 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
     assert measured_at(learner, samples, objective) == UNDEFINED
 
 
-def test_an_unknown_objective_is_refused() -> None:
-    learner = small_learner()
-    with pytest.raises(ValueError, match="log_prob, surrogate, total_loss"):
-        measured_at(learner, random_samples(learner, 8), "loss")
-
-
 # Other algorithms, distributions and networks
 
 
@@ -615,7 +609,7 @@ def test_measuring_twice_gives_the_same_bits() -> None:
         torch.manual_seed(threads)
         results += [measured_at(learner, samples, "log_prob", seed=3) for _ in range(2)]
     assert results == [results[0]] * 4
-    assert all(isinstance(number, float | int) for number in vars(results[0]).values())
+    assert None not in (results[0].eigenvalue_min, results[0].eigenvalue_max, results[0].convexity_ratio)
 
 
 # The subset
