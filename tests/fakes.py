@@ -25,7 +25,7 @@ from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
 from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update, UpdateMetrics
-from runtime.ports.money import CostMeter, Limits, RoundBill, Usage, Work
+from runtime.ports.money import CostMeter, Limits, RoundBill, Work
 from runtime.ports.run import Evaluation
 from runtime.ports.scaling import Detected, Detector, GradientNoise
 
@@ -561,9 +561,9 @@ class FreeMeter:
         """Does nothing."""
         return nullcontext()
 
-    def settle(self, work: Work, usage: Usage | None) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
         """Bills nothing; returns the seconds as they are."""
-        return usage.billed_s if usage else 0.0
+        return outcome.billed_s if outcome else 0.0
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Bills nothing."""

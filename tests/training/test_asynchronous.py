@@ -28,8 +28,9 @@ from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.fleet import Outcome
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import Usage, Work
+from runtime.ports.money import Work
 from runtime.ports.scaling import Detected
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
@@ -620,9 +621,9 @@ def test_a_slot_is_cold_once_and_after_a_failure(tmp_path: Path):
               else replace(OK, takes_s=1.0, init_s=5.0), scaler={"actors_fixed": 2}, stop={"max_rounds": 3})
     real = rig.meter.settle
 
-    def spy(work: Work, usage: Usage | None) -> float:
-        seconds = real(work, usage)
-        seen.append((work.slot, work.attempt, seconds - (usage.billed_s if usage else 0.0)))
+    def spy(work: Work, outcome: Outcome | None, **traffic: int) -> float:
+        seconds = real(work, outcome, **traffic)
+        seen.append((work.slot, work.attempt, seconds - (outcome.billed_s if outcome else 0.0)))
         return seconds
 
     rig.meter.settle = spy

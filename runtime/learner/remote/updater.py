@@ -26,7 +26,7 @@ from runtime.learner.remote.store import StoreError, batch_name, result_name, st
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import Batch, Learner, State, Update
-from runtime.ports.money import LEARNER, CostMeter, Usage, Work
+from runtime.ports.money import LEARNER, CostMeter, Work
 from runtime.ports.run import EventSink
 
 ATTEMPTS = 3
@@ -86,10 +86,6 @@ class RemoteUpdater(InPlaceUpdater):
         gone = sorted(names)
         self._store.delete(gone)
         self._names.difference_update(gone)
-
-    def _settle(self, work: Work, outcome: Outcome) -> None:
-        self._remote.meter.settle(work, Usage(
-            outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
 
     def _give_up(self, invocation_ids: Sequence[str]) -> None:
         """Gives up these invocations, and removes what is in the store."""
@@ -176,7 +172,7 @@ class FunctionUpdater(RemoteUpdater):
 
     def _ended(self, pending: _Pending, outcome: Outcome) -> None:
         """Settles an invocation, and takes the result if there is a sound one, whatever it answered."""
-        self._settle(_work(pending), outcome)
+        self._remote.meter.settle(_work(pending), outcome)
         name = result_name(self._token, pending.policy_version + 1)
         data = self._store.get(name)
         problem: Exception = RunError(outcome.error or "it left no result")

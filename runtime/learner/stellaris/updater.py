@@ -206,7 +206,7 @@ class StellarisUpdater(RemoteUpdater):
             return
         learner = under_way.learners.pop(job)
         del under_way.named[job]
-        self._settle(Work(LEARNER, job), outcome)
+        self._remote.meter.settle(Work(LEARNER, job), outcome)
         name = gradient_name(self._token, under_way.number, job)
         self._names.add(name)
         data = self._store.get(name)
