@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,10 +23,11 @@ from tests.learner.learning import (
     PIXELS,
     VECTORS,
     assert_same,
-    bandit,
     everything,
     flat,
     joined,
+    learn_the_better_action,
+    learn_the_better_sign,
     parameters_of,
     roll,
     scramble,
@@ -189,29 +190,12 @@ def test_old_policies_are_weighed_less() -> None:
 
 @pytest.mark.parametrize("stale", [0, 3])
 def test_the_better_action_becomes_likelier(stale: int) -> None:
-    """Action 2 pays where the feature is positive, action 0 where it is negative; also with old actors."""
-    spaces = Spaces((1,), action_count=3)
-    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
-    published = [learner.weights()]
-    for k in range(25):
-        learner.update(bandit(published[max(0, k - stale)], spaces, seed=k, pays=lambda observations, actions: (
-            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
-        published.append(learner.weights())
-    policy = Policy.from_bytes(learner.weights())
-    for feature, best in ((-1.0, 0), (1.0, 2)):
-        outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
-        assert math.exp(outputs[best]) / np.exp(outputs).sum() > 0.8
+    learn_the_better_action(partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=25,
+                            share=0.8)
 
 
 def test_continuous_actions_are_learned() -> None:
-    spaces = Spaces((1,), action_size=1)
-    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
-    for k in range(25):
-        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
-            actions[..., 0] * observations[..., 0] > 0.0)), progress=0.0)
-    policy = Policy.from_bytes(learner.weights())
-    assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
-    assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
+    learn_the_better_sign(partial(make_learner, minibatch_steps=16, learning_rate=5e-3))
 
 
 def test_a_restored_learner_continues_bit_for_bit() -> None:

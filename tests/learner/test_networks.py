@@ -22,15 +22,8 @@ from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[float]:

@@ -25,15 +25,8 @@ from runtime.ports.learning import Batch, State
 from tests.learner import learning
 from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, observation_size: int = OBSERVATION_SIZE,
