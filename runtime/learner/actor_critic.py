@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from lambda_actor.frames import floats
-from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec
 from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.descent import Descent
@@ -76,35 +75,23 @@ class ActorCritic(Model[Settings], ABC):
     kl_coefficient: float = 0.0
     counters: tuple[str, ...] = (*Model.counters, "kl_coefficient")
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        algorithm: AlgorithmSection,
-        *,
-        network: str = "mlp",
-        threads: int = 1,
-        group: Group | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, spec: LearnerSpec, *, device: str = "cpu", group: Group | None = None) -> None:
         """Makes a learner with fresh networks.
 
         Args:
-            spaces: The environment's.
-            algorithm: Fitted to the environment.
-            network: The text of a `lambda_actor.policy.Architecture`.
-            threads: CPU threads of the update.
+            spec: What it is made of; its algorithm is fitted to the environment.
+            device: ``cpu`` or ``cuda``.
             group: The processes that share each gradient; None = this one alone.
-            options: As `Model`.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
-        self._threads, self._group = threads, group
+        self._threads, self._group = spec.threads, group
         # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
-        self._torch_threads = -(-threads // 2) if network.startswith("mlp") else threads
+        self._torch_threads = -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
-        super().__init__(spaces, algorithm, network=network, **options)
+        super().__init__(spec, device=device)
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: make_trained(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}

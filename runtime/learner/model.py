@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from lambda_actor import wire
-from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
@@ -44,31 +43,17 @@ class Model(Generic[Settings]):
 
     counters: tuple[str, ...] = ("policy_version",)
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        algorithm: AlgorithmSection,
-        *,
-        network: str,
-        initialisation: str = "orthogonal",
-        initial_std: float = 1.0,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, spec: LearnerSpec, *, device: str = "cpu") -> None:
         """Makes fresh networks.
 
         Args:
-            spaces: The environment's.
-            algorithm: Fitted to the environment.
-            network: The text of a `lambda_actor.policy.Architecture`.
-            initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
-            initial_std: Of continuous actions; see `PolicyNetwork`.
-            seed: Of the networks and of all that is drawn later.
+            spec: What they are made of; its algorithm is fitted to the environment.
             device: ``cpu`` or ``cuda``.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
+        spaces, network, algorithm, seed = spec.spaces, spec.network, spec.algorithm, spec.seed
         self.settings = cast(Settings, algorithm.chosen)
         if self.settings.normalize_observations is None:
             raise ValueError("normalize_observations is open: fit the experiment to its environment first")
@@ -77,8 +62,9 @@ class Model(Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, initialisation=initialisation, initial_std=initial_std)
-            self.critic = ValueNetwork(spaces, network, initialisation=initialisation)
+            self.policy = PolicyNetwork(spaces, network, initialisation=spec.initialisation,
+                                        initial_std=spec.initial_std)
+            self.critic = ValueNetwork(spaces, network, initialisation=spec.initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)
         self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,

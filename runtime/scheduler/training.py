@@ -162,6 +162,7 @@ class SchedulerLearner:
             seed: Of its networks and of the order of its rounds.
         """
         # Only now: what needs no training needs no torch.
+        from runtime.learner import LearnerSpec
         from runtime.learner.ppo import Ppo
 
         self.actors_min, self.actors_max = actors_min, actors_max
@@ -169,9 +170,9 @@ class SchedulerLearner:
         settings = PpoSettings(
             learning_rate=learning_rate, discount=0.99, clip=0.2, kl_coefficient=0.0, entropy_coefficient=0.01,
             value_coefficient=0.5, minibatch_steps=minibatch_rounds, epochs=epochs, normalize_observations=True)
-        self._ppo: Ppo = Ppo(Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
-                             AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
-                             network=NETWORK, seed=seed)
+        self._ppo: Ppo = Ppo(LearnerSpec(
+            AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
+            Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1), NETWORK, seed))
 
     @property
     def policy(self) -> Policy:

@@ -67,21 +67,19 @@ def make_round_loop(
         callbacks: The user's.
     """
     updater, scaler, environment = equipment.updater, experiment.scaler.chosen.make(), experiment.environment
-    algorithm, fleet, events = experiment.algorithm, experiment.fleet, books.events
+    fleet, events = experiment.fleet, books.events
     episodes, progress = OpenEpisodes(events), Progress(experiment.stop, experiment.actor.fragment_steps)
     parts = Parts(
         experiment=experiment, actor_event=equipment.actor_event, spaces=equipment.spaces,
         progress=progress, sampler=equipment.sampler,
-        updating=Updating(updater, episodes, progress, equipment.spaces, environment,
-                          settings_key=f"algorithm.{algorithm.chosen_key}", timing=timing),
+        updating=Updating(updater, episodes, progress, equipment.spaces, experiment, timing),
         detection=Detection(equipment.detector, updater, signals=scaler.signals,
                             timeout_s=experiment.learner.update_timeout_s, timing=timing),
-        scaling=Scaling(scaler, books, target_return=experiment.stop.target_return,
-                        budget_usd=experiment.budget.usd),
+        scaling=Scaling(scaler, books, experiment),
         evaluations=Evaluations(equipment.evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
                                 has_whole_episodes=not environment.truncate_at_fragment, times=timing.times),
         saving=saving, callbacks=callbacks, episodes=episodes,
         failures=Failures(events, episodes, attempts=fleet.attempts, failures_max=fleet.failures_max),
         books=books, events=events, clock=timing.clock,
         phases=make_phase_times(experiment, books.meter.limits, timing.times))
-    return RoundLoop(parts, PACINGS[algorithm.rounds](parts))
+    return RoundLoop(parts, PACINGS[experiment.algorithm.rounds](parts))

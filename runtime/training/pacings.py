@@ -141,15 +141,9 @@ class Scaling:
         scaler: Decides how many actors a round gets.
     """
 
-    def __init__(self, scaler: Scaler, books: Books, *, target_return: float | None, budget_usd: float) -> None:
-        """Starts without a finished round.
-
-        Args:
-            target_return: ``stop.target_return``.
-            budget_usd: ``budget.usd``.
-        """
-        self.scaler, self._books, self._target_return = scaler, books, target_return
-        self._budget_usd = budget_usd
+    def __init__(self, scaler: Scaler, books: Books, experiment: FittedExperiment) -> None:
+        """Starts without a finished round."""
+        self.scaler, self._books, self._experiment = scaler, books, experiment
         self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
 
     def observe(self, row: RoundRow) -> None:
@@ -171,4 +165,4 @@ class Scaling:
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in self.scaler.signals},
-            self._target_return, self._budget_usd, self._books.meter.is_by_the_clock))
+            self._experiment.stop.target_return, self._experiment.budget.usd, self._books.meter.is_by_the_clock))

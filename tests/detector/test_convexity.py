@@ -15,6 +15,7 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
+from runtime.learner import LearnerSpec
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
@@ -258,7 +259,7 @@ def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float 
     """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
     options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
                "normalize_observations": True} | ppo
-    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(**options)), seed=seed)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(**options)), SPACES, seed=seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner.policy = PolicyNetwork(SPACES, network)
@@ -479,7 +480,7 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
 def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, objective: str) -> None:
     """The extremes of the Hessian of the same objective, differentiated in double precision."""
     settings = AlgorithmSection(**{"kind": kind, "staleness_max": 8, kind: section(normalize_observations=True)})
-    learner = algorithm(DISCRETE, settings, seed=0)
+    learner = algorithm(LearnerSpec(settings, DISCRETE))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         learner.policy = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
@@ -509,8 +510,8 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
 
 @pytest.mark.parametrize(("spaces", "network"), [(PIXELS, "conv"), (COMBINED, "combined")])
 def test_pixels_have_curvature_and_stay_bytes(spaces: Spaces, network: str) -> None:
-    learner = Impala(spaces, AlgorithmSection(kind="impala", impala=ImpalaSettings(
-        normalize_observations=spaces.is_combined)), network=network, seed=0)
+    learner = Impala(LearnerSpec(AlgorithmSection(kind="impala", impala=ImpalaSettings(
+        normalize_observations=spaces.is_combined)), spaces, network))
     detector = ConvexityDetector("log_prob", 16, 6, seed=0)
     subset = detector.select(learner.update(roll(learner.weights(), spaces), progress=0.0).samples)
     assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *spaces.observation_shape)
@@ -536,8 +537,8 @@ def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
 
 def updated_learner() -> tuple[Ppo, DetectorSamples]:
     """A learner of full size after one update, with the update's own samples."""
-    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(
-        epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), SPACES))
     random = np.random.default_rng(0)
     shape = (16, 2)
     last = np.zeros(shape, np.bool_)

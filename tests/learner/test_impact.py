@@ -15,6 +15,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.vtrace import vtrace
@@ -41,7 +42,7 @@ def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp
                  ) -> Impact:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 36} | impact
     section = AlgorithmSection(kind="impact", staleness_max=staleness_max, impact=ImpactSettings(**options))
-    return Impact(spaces, section, network=network, seed=seed)
+    return Impact(LearnerSpec(section, spaces, network, seed))
 
 
 def drifted(spaces: Spaces, **options) -> tuple[Impact, Batch]:

@@ -13,6 +13,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", **impala) -> Impala:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 24} | impala
-    return Impala(spaces, AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), network=network, seed=seed)
+    return Impala(LearnerSpec(AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), spaces, network, seed))
 
 
 def log_probs_of(learner: Impala, spaces: Spaces, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:

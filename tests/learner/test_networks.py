@@ -169,8 +169,8 @@ def test_pixels_are_divided_by_255() -> None:
     (replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2), "combined tanh 20 10")])
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4, after the weights went through their message, with steep weights and moments in force."""
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)),
-                  network=kind, seed=0)
+    learner = Ppo(LearnerSpec(
+        AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)), spaces, kind))
     scramble(learner.policy, 0.02)
     random = np.random.default_rng(0)
     observations = random.normal(2.0, 5.0, (8, *spaces.observation_shape)).astype(np.float32)
@@ -195,7 +195,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
 
 
 def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
-    learner = Ppo(COMBINED, AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), network="combined", seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), COMBINED, "combined"))
     observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
     pictures, vectors = apart(observations, COMBINED)
     learner.moments.merge(vectors)
@@ -221,8 +221,8 @@ def test_every_part_of_a_combined_observation_decides() -> None:
 @pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])
 def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     """Those of tanh are written out at any depth; the others are autograd's own."""
-    learner = Ppo(VECTORS, AlgorithmSection(ppo=PpoSettings(
-        normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), network=network, seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), VECTORS, network))
     scramble(learner.policy, 0.3)
     batch = roll(learner.weights(), VECTORS)
     learner.begin([batch], progress=0.0)

@@ -16,6 +16,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.objective import adapted_kl_coefficient
 from runtime.learner.ppo import Ppo
@@ -33,7 +34,8 @@ def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, o
                  action_size: int = ACTION_SIZE, normalize_observations: bool = True, **ppo) -> Ppo:
     section = PpoSettings(
         epochs=epochs, minibatch_steps=minibatch_steps, normalize_observations=normalize_observations, **ppo)
-    return Ppo(Spaces((observation_size,), action_size=action_size), AlgorithmSection(ppo=section), seed=seed)
+    spaces = Spaces((observation_size,), action_size=action_size)
+    return Ppo(LearnerSpec(AlgorithmSection(ppo=section), spaces, seed=seed))
 
 
 def make_double_learner(*, seed: int = 0, **options) -> Ppo:
@@ -228,7 +230,7 @@ def test_the_published_policy_acts_as_the_learner_does() -> None:
 
 def test_an_algorithm_that_was_not_fitted_is_refused() -> None:
     with pytest.raises(ValueError, match="fit the experiment"):
-        Ppo(Spaces((3,), action_size=2), AlgorithmSection(), seed=0)
+        Ppo(LearnerSpec(AlgorithmSection(), Spaces((3,), action_size=2)))
 
 
 def test_several_policy_versions_are_refused() -> None:
@@ -750,8 +752,8 @@ def test_the_critic_learns_the_reward() -> None:
 def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
     """Action 2 pays where the feature is positive, action 0 where it is negative."""
     spaces = Spaces((1,), action_count=3)
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(
-        epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), spaces))
     for k in range(12):
         learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
             actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
