@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from runtime.scaler.saved_scheduler import SavedScheduler, Seen
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
-    from runtime.scaler.minions_settings import MinionsSettings
 
 
 class MinionsScaler(BoundedScaler):
@@ -28,8 +27,12 @@ class MinionsScaler(BoundedScaler):
     longer trained (docs/decisions/0017-scheduler.md).
     """
 
-    def __init__(self, settings: MinionsSettings, saved: SavedScheduler) -> None:
-        """Takes the settings, and the scheduler that they name.
+    def __init__(self, settings: Any, saved: SavedScheduler) -> None:
+        """Takes what decides.
+
+        Args:
+            settings: `runtime.scaler.minions_settings.MinionsSettings`.
+            saved: The scheduler that they name.
 
         Raises:
             ExperimentError: No count of the scheduler is within the bounds.
