@@ -61,7 +61,7 @@ def answer_with_trajectories(cache_url: str) -> None:
 class Settled:
     """Stands in for a meter."""
 
-    def settle(self, work: object, usage: object) -> float:
+    def settle(self, work: object, outcome: object, *, traffic_bytes: int = 0) -> float:
         return DELAY_S
 
 

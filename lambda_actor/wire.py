@@ -153,10 +153,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "bootstrap_observations": (Field("<f4", "KO"), Field("|u1", "KCHW")),
     },
     # What a learner elsewhere goes on from: its state, or its snapshot, which has no optimiser; values are JSON.
-    Kind.LEARNER_STATE: {
-        "policy_version": Field("<i8"),
-        "values": Field("|u1", "V"),
-    },
+    Kind.LEARNER_STATE: {"values": Field("|u1", "V")},
     # What an update has made: the learner's next state, as a LEARNER_STATE message, and what an `Update` reports.
     # The explained variance has one element, or none if it is undefined.
     Kind.UPDATE_RESULT: {
@@ -166,8 +163,8 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         **{name: Field("<f8") for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")},
         "explained_variance": Field("<f8", "X"),
     },
-    # What gradients of one update are of, with the values that the critic gave.
-    Kind.SAMPLES: {**_SAMPLES, "values": Field("<f4", "N"), "policy_versions": Field("<i8", "B")},
+    # What gradients of one update are of.
+    Kind.SAMPLES: _SAMPLES,
     # A gradient of so many samples, of which so many were cut at the cap; mean policy loss, value loss and entropy.
     Kind.GRADIENT: {
         "pulled_version": Field("<i8"),

@@ -24,19 +24,10 @@ from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
-from runtime.ports.learning import (
-    Batch,
-    CurvatureProblem,
-    DetectorSamples,
-    Learner,
-    Snapshot,
-    State,
-    Update,
-    UpdateMetrics,
-)
-from runtime.ports.money import CostMeter, Limits, RoundBill, Usage, Work
+from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update, UpdateMetrics
+from runtime.ports.money import CostMeter, Limits, RoundBill, Work
 from runtime.ports.run import Evaluation
-from runtime.ports.scaling import Curvature, Detector, GradientNoise
+from runtime.ports.scaling import Detected, Detector, GradientNoise
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -468,12 +459,6 @@ class FakeLearner:
             value_targets=np.zeros(rows, np.float32),
             old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self.policy_version, {"weight": np.array(self.weight)}, {})
-
-    def load_snapshot(self, snapshot: Snapshot) -> None:
-        self.policy_version, self.weight = snapshot.policy_version, float(snapshot.arrays["weight"])
-
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> FakeProblem:
         return FakeProblem(None, None, None, None, self.policy_version, samples)  # type: ignore[arg-type]  # no network
 
@@ -514,14 +499,14 @@ class FakeDetector:
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         return DetectorSamples(**{name: array[:4] for name, array in vars(samples).items()})
 
-    def measure(self, problem: CurvatureProblem) -> Curvature:
+    def measure(self, problem: CurvatureProblem) -> Detected:
         assert isinstance(problem, FakeProblem)
         assert problem.samples is not None
         self._clock.advance(self._measure_s)
         self.log.append(("measure", problem.policy_version))
         self.measured.append((problem.policy_version, problem.samples))
         ratio = self._ratio(problem.policy_version, problem.samples)
-        return Curvature(None, None, None, 5) if ratio is None else Curvature(-1.0, ratio, ratio, 5)
+        return Detected(products=5) if ratio is None else Detected(-1.0, ratio, ratio, products=5)
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
         """Its ratio is the noise, over a gradient of 1."""
@@ -576,9 +561,9 @@ class FreeMeter:
         """Does nothing."""
         return nullcontext()
 
-    def settle(self, work: Work, usage: Usage | None) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
         """Bills nothing; returns the seconds as they are."""
-        return usage.billed_s if usage else 0.0
+        return outcome.billed_s if outcome else 0.0
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
         """Bills nothing."""

@@ -16,6 +16,7 @@ from typing import Any
 from runtime.cli.main import main
 from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
+from runtime.ports.fleet import Outcome
 from runtime.ports.money import PriceTable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +37,11 @@ stop: {max_rounds: 5}
 evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """
+
+
+def used(billed_s: float, init_s: float = 0.0, *, is_metered: bool = False) -> Outcome:
+    """How work ended that used so much."""
+    return Outcome("one", "ok", billed_s=billed_s, init_s=init_s, is_metered=is_metered)
 
 
 def cost_model(experiment: Any, prices: PriceTable = PRICES, *, traffic_bytes_max: int = 10**6,

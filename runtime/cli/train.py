@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +133,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
     from runtime.backends.registry import make_backend
-    from runtime.display.table import actors_log_lines, make_display, resume_lines
+    from runtime.display.table import actors_log_lines, resume_lines
     from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:
@@ -142,8 +141,7 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
             print_line(line)
 
     result = train_seeds(experiment, out, make_backend=make_backend, seeds=options.seeds, resume=options.resume,
-                         settings=_settings(options), make_display=partial(make_display, settings=lambda _: ""),
-                         say=say, name=name, wandb=_wandb(options, out.name))
+                         settings=_settings(options), say=say, name=name, wandb=_wandb(options, out.name))
     lines = table_lines(result.summary, str(out))
     if isinstance(result.error, ActorsKeepFailingError):
         lines += [line for row in result.summary["seeds"] if row["stop_reason"] == "failed"

@@ -12,7 +12,8 @@ from typing import Any
 from runtime.cost.budget import Budget
 from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
 from runtime.errors import BudgetError
-from runtime.ports.money import ACTOR, LEARNER, Limits, RoundBill, Usage, Work
+from runtime.ports.fleet import Outcome
+from runtime.ports.money import ACTOR, LEARNER, Limits, RoundBill, Work
 from runtime.ports.run import EventSink
 
 BETWEEN_ROUNDS_S = 60.0
@@ -143,7 +144,7 @@ class Meter:
             for name in names:
                 self.budget.release(name)
 
-    def settle(self, work: Work, usage: Usage | None) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
         """Settles one reserved piece of work.
 
         Cold is what a slot starts first, and what replaces work that failed. What cost more than its worst case is
@@ -151,7 +152,8 @@ class Meter:
         are not finite, negative, or absurd, it costs what was reserved, and an event says so.
 
         Args:
-            usage: What it used; None if it never started: then it costs nothing.
+            outcome: How it ended; None, or one that was not started, costs nothing.
+            traffic_bytes: Bytes that it moved through the cache.
 
         Returns:
             Its billed seconds, with its start-up if it started cold.
@@ -160,31 +162,31 @@ class Meter:
             BudgetError: It is not reserved, or its role has no prices.
         """
         prices = self._prices_of(work)
-        if usage is None:
+        if outcome is None or not outcome.was_started:
             self.budget.settle(_name(work), 0.0)
             return 0.0
-        if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (usage.billed_s, usage.init_s)):
-            return self._settle_unknown(work, usage)
-        billed_s, is_provisioned = usage.billed_s, prices.is_provisioned(work.slot)
-        if usage.is_metered:
+        if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (outcome.billed_s, outcome.init_s)):
+            return self._settle_unknown(work, outcome)
+        billed_s, is_provisioned = outcome.billed_s, prices.is_provisioned(work.slot)
+        if outcome.is_metered:
             # A provisioned environment is started before anything is billed.
-            is_provisioned = is_provisioned and usage.init_s == 0.0
+            is_provisioned = is_provisioned and outcome.init_s == 0.0
         elif self._starts_cold(work):
-            billed_s += min(usage.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX)
+            billed_s += min(outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX)
         self._warm_slots.add((work.role, work.slot))
-        usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=usage.traffic_bytes)
+        usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes)
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         return billed_s
 
-    def _settle_unknown(self, work: Work, usage: Usage) -> float:
+    def _settle_unknown(self, work: Work, outcome: Outcome) -> float:
         """Settles work whose seconds are none as all that was reserved for it; returns its time-out."""
         usd = self.budget.reserved_under(_name(work))
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         if self._events is not None:
             self._events.append("usage_unknown", role=work.role, slot=work.slot, attempt=work.attempt,
-                                billed_s=str(usage.billed_s), init_s=str(usage.init_s), usd=usd)
+                                billed_s=str(outcome.billed_s), init_s=str(outcome.init_s), usd=usd)
         return self._prices_of(work).timeout_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:

@@ -20,7 +20,7 @@ from pyhessian.utils import hessian_vector_product
 
 from runtime.detector.noise import gradient_noise
 from runtime.ports.learning import CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import Curvature, GradientNoise
+from runtime.ports.scaling import Detected, GradientNoise
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3
@@ -48,14 +48,15 @@ class ConvexityDetector:
         return DetectorSamples(**{
             name: array[chosen] for name, array in vars(samples).items()})
 
-    def measure(self, problem: CurvatureProblem) -> Curvature:
+    def measure(self, problem: CurvatureProblem) -> Detected:
         """Measures the curvature of the objective at the policy that the problem was made from."""
         with _few_threads():
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
                 problem, self._lanczos_steps, seed=self._seed)
         if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
-            return Curvature(None, None, None, products)
-        return Curvature(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max), products)
+            return Detected(products=products)
+        return Detected(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max),
+                        products=products)
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
         """Measures how noisy the objective's gradient is, on the same samples."""

@@ -34,8 +34,8 @@ class LearnerSpec:
 
     algorithm: AlgorithmSection
     spaces: Spaces
-    network: str
-    seed: int
+    network: str = "mlp"
+    seed: int = 0
     threads: int = 1
     initialisation: str = "orthogonal"
     initial_std: float = 1.0
@@ -49,7 +49,5 @@ def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) 
         device: ``cpu`` or ``cuda``.
         group: The processes that share each gradient; None = this one alone.
     """
-    learner: Learner = load(spec.algorithm.chosen.learner)(
-        spec.spaces, spec.algorithm, network=spec.network, seed=spec.seed, device=device, threads=spec.threads,
-        group=group, initialisation=spec.initialisation, initial_std=spec.initial_std)
+    learner: Learner = load(spec.algorithm.chosen.learner)(spec, device=device, group=group)
     return learner

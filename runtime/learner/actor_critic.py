@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from lambda_actor.frames import floats
-from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec
 from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.descent import Descent
@@ -76,35 +75,23 @@ class ActorCritic(Model[Settings], ABC):
     kl_coefficient: float = 0.0
     counters: tuple[str, ...] = (*Model.counters, "kl_coefficient")
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        algorithm: AlgorithmSection,
-        *,
-        network: str = "mlp",
-        threads: int = 1,
-        group: Group | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, spec: LearnerSpec, *, device: str = "cpu", group: Group | None = None) -> None:
         """Makes a learner with fresh networks.
 
         Args:
-            spaces: The environment's.
-            algorithm: Fitted to the environment.
-            network: The text of a `lambda_actor.policy.Architecture`.
-            threads: CPU threads of the update.
+            spec: What it is made of; its algorithm is fitted to the environment.
+            device: ``cpu`` or ``cuda``.
             group: The processes that share each gradient; None = this one alone.
-            options: As `Model`.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
-        self._threads, self._group = threads, group
+        self._threads, self._group = spec.threads, group
         # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
-        self._torch_threads = -(-threads // 2) if network.startswith("mlp") else threads
+        self._torch_threads = -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
-        super().__init__(spaces, algorithm, network=network, **options)
+        super().__init__(spec, device=device)
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: make_trained(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}
@@ -114,6 +101,10 @@ class ActorCritic(Model[Settings], ABC):
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on every sample of a batch; see `runtime.ports.learning.Learner.update`."""
+
+    def replay(self, *, progress: float) -> Update | None:
+        """Trains once more on trajectories that the algorithm keeps; None if it keeps none."""
+        return None
 
     @abstractmethod
     def samples(self, batch: Batch) -> TrainingSamples:
@@ -174,21 +165,25 @@ class ActorCritic(Model[Settings], ABC):
             samples: Of this learner, or of one that stands where this one stands.
             indices: The samples of the minibatch, int64; all without.
         """
-        count = len(samples.values) if indices is None else len(indices)
+        return self.gradients_of(samples.tensors, indices)
+
+    def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
+        """As `gradients`, given the samples' tensors alone."""
+        count = len(tensors["advantages"]) if indices is None else len(indices)
         share = 1.0
         if self._group is not None:
             indices = torch.arange(count, device=self.device) if indices is None else indices
             indices = indices[self._group.rank::self._group.size]
             share = len(indices) / count
         descent = self._descent()
-        found = [descent.write_gradient(name, samples.tensors, indices, share) for name in self.trained]
+        found = [descent.write_gradient(name, tensors, indices, share) for name in self.trained]
         if self._group is not None:
             self._group.sum([*(one.gradient for one in self.trained.values()), *found])
-        tensors: dict[str, torch.Tensor] = {}
+        clipped: dict[str, torch.Tensor] = {}
         for name, one in self.trained.items():
             one.clip(self.settings.max_gradient_norm)
-            tensors |= {f"{name}.{key}": gradient for key, gradient in one.named_gradients().items()}
-        return Gradients(self.policy_version, tensors, _loss_means(found, count))
+            clipped |= {f"{name}.{key}": gradient for key, gradient in one.named_gradients().items()}
+        return Gradients(clipped, _loss_means(found, count))
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
         """Makes one optimiser step for each gradient, in order; the version stays until `finish`.

@@ -16,18 +16,14 @@ def assemble_batch(
 ) -> Batch:
     """Stacks decoded TRAJECTORY messages, of pixels FRAME_TRAJECTORY messages, in the order given.
 
+    The sampler has checked that they are of these spaces.
+
     Args:
         clip_rewards: Whether the batch holds the sign of each reward.
 
     Raises:
-        ValueError: There is none, or its parts differ in length or are not of these spaces.
         CorruptedMessageError: Frames cannot be unpacked.
     """
-    if not trajectories:
-        raise ValueError("a batch needs at least one trajectory")
-    for trajectory in trajectories:
-        _check_actions(trajectory["actions"], spaces)
-
     lengths = np.array([len(trajectory["rewards"]) for trajectory in trajectories], np.int64)
 
     def stacked(name: str) -> np.ndarray:
@@ -45,8 +41,6 @@ def assemble_batch(
     for column, trajectory in enumerate(trajectories):
         bootstrap_mask[trajectory["bootstrap_steps"], column] = True
         seen, after = _observations(trajectory, spaces)
-        if len(seen) != lengths[column]:
-            raise ValueError(f"{len(seen)} observations of {lengths[column]} steps")
         # One trajectory's at a time: stacks of pixels are large.
         observations[:lengths[column], column] = seen
         bootstraps.append(after)
@@ -77,18 +71,6 @@ def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple
     """A trajectory's observations ``[T, …]`` and those that its cut sequences go on from, ``[K, …]``."""
     if spaces.is_pixels:
         frames = unpack_frames(trajectory)
-        found = (stack_frames(frames, trajectory["observation_frames"]),
-                 stack_frames(frames, trajectory["bootstrap_frames"]))
-    else:
-        found = trajectory["observations"], trajectory["bootstrap_observations"]
-    for array in found:
-        if array.shape[1:] != spaces.observation_shape:
-            raise ValueError(f"observations of shape {array.shape[1:]}, not {spaces.observation_shape}")
-    return found
-
-
-def _check_actions(actions: np.ndarray, spaces: Spaces) -> None:
-    if actions.shape[1:] != spaces.action_shape or (actions.dtype == np.int64) != spaces.is_discrete:
-        raise ValueError(f"actions {actions.dtype} of shape {actions.shape[1:]} are not of {spaces}")
-    if not spaces.has_choices(actions):
-        raise ValueError(f"actions {actions.min()} to {actions.max()}, of {spaces.choice_counts} from 0")
+        return (stack_frames(frames, trajectory["observation_frames"]),
+                stack_frames(frames, trajectory["bootstrap_frames"]))
+    return trajectory["observations"], trajectory["bootstrap_observations"]

@@ -24,9 +24,6 @@ def make_curvature_problem(
             ``surrogate``: the algorithm's own, with respect to the policy's parameters; ``total_loss``: −(the whole
             loss), with respect to policy and critic, as the authors' code has it.
         tensors: The samples that the objective is a mean over.
-
-    Raises:
-        ValueError: Another objective.
     """
 
     def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
@@ -40,8 +37,6 @@ def make_curvature_problem(
         return -loss.loss(outputs[:, :-1], outputs[:, -1], tensors)
 
     criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
-    if objective not in criteria:
-        raise ValueError(f"objective {objective!r}; known: {', '.join(criteria)}")
     policy = copy.deepcopy(policy)
     module = _PolicyAndCritic(policy, copy.deepcopy(critic)) if objective == "total_loss" else policy
     return CurvatureProblem(module, criteria[objective], tensors["observations"], tensors["value_targets"])

@@ -29,7 +29,7 @@ class Distribution(Protocol):
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """KL(old ‖ new)."""
 
-    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
         """Returns the gradient of a function of log π, entropy and KL with respect to ``outputs``, ``[N, D]``.
 
@@ -48,17 +48,24 @@ class Gaussian:
 
     name = "gaussian"
 
-    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    @compiled
+    def log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns log π(a|s).
 
         Args:
             outputs: float32 ``[N, D]``.
             actions: float32 ``[N, A]``.
         """
-        return _gaussian_log_prob(outputs, actions)
+        means, log_stds = outputs.chunk(2, dim=-1)
+        scaled = (actions - means) * torch.exp(-log_stds)
+        return -(0.5 * scaled.square() + log_stds + 0.5 * math.log(2.0 * math.pi)).sum(-1)
 
-    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        return _gaussian_entropy(outputs)
+    @staticmethod
+    @compiled
+    def entropy(outputs: torch.Tensor) -> torch.Tensor:
+        _, log_stds = outputs.chunk(2, dim=-1)
+        return (log_stds + 0.5 * (math.log(2.0 * math.pi) + 1.0)).sum(-1)
 
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         (old_means, old_log_stds), (means, log_stds) = old.chunk(2, dim=-1), new.chunk(2, dim=-1)
@@ -66,9 +73,21 @@ class Gaussian:
         distance = ((old_means - means) * torch.exp(-log_stds)).square()
         return (0.5 * (variance_ratio + distance - 1.0) + log_stds - old_log_stds).sum(-1)
 
-    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+    @staticmethod
+    @compiled
+    def slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
-        return _gaussian_slopes(outputs, actions, old, of_log_probs, of_entropy, of_kl)
+        means, log_stds = outputs.chunk(2, dim=-1)
+        inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
+        scaled = (actions - means) * inverse_stds
+        weighed = weights * scaled
+        of_means, of_log_stds = weighed * inverse_stds, torch.addcmul(of_entropy - weights, weighed, scaled)
+        if of_kl != 0.0:
+            old_means, old_log_stds = old.chunk(2, dim=-1)
+            distances, ratios = (means - old_means) * inverse_stds, torch.exp(old_log_stds) * inverse_stds
+            of_means.addcmul_(distances, inverse_stds, value=of_kl)
+            of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(distances, distances, value=-of_kl).add_(of_kl)
+        return torch.cat([of_means, of_log_stds], dim=-1)
 
 
 class Categorical:
@@ -76,14 +95,16 @@ class Categorical:
 
     name = "categorical"
 
-    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    @compiled
+    def log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns log π(a|s).
 
         Args:
             outputs: float32 ``[N, D]``.
             actions: int64 ``[N]``.
         """
-        return _categorical_log_prob(outputs, actions)
+        return torch.log_softmax(outputs, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
         log_probs = torch.log_softmax(outputs, dim=-1)
@@ -93,9 +114,18 @@ class Categorical:
         old_log_probs, log_probs = torch.log_softmax(old, dim=-1), torch.log_softmax(new, dim=-1)
         return (old_log_probs.exp() * (old_log_probs - log_probs)).sum(-1)
 
-    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+    @staticmethod
+    @compiled
+    def slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
-        return _categorical_slopes(outputs, actions, old, of_log_probs, of_entropy, of_kl)
+        log_probs = torch.log_softmax(outputs, dim=-1)
+        probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
+        found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
+        if of_entropy != 0.0:
+            found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
+        if of_kl != 0.0:
+            found += of_kl * (probs - torch.softmax(old, dim=-1))
+        return found
 
 
 class Categoricals:
@@ -131,11 +161,10 @@ class Categoricals:
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return self._summed(self._one.kl(self._apart(old), self._apart(new)))
 
-    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, *, of_log_probs: torch.Tensor,
+    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
-        found = self._one.slopes(
-            self._apart(outputs), actions.flatten(), self._apart(old),
-            of_log_probs=of_log_probs.repeat_interleave(self._choices), of_entropy=of_entropy, of_kl=of_kl)
+        found = self._one.slopes(self._apart(outputs), actions.flatten(), self._apart(old),
+                                 of_log_probs.repeat_interleave(self._choices), of_entropy, of_kl)
         return found.view(len(outputs), -1)[:, self._is_there.to(found.device)]
 
     def _apart(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -152,50 +181,3 @@ def make_distribution(spaces: Spaces) -> Distribution:
     if spaces.action_counts:
         return Categoricals(spaces.action_counts)
     return Categorical() if spaces.is_discrete else Gaussian()
-
-
-@compiled
-def _gaussian_log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    means, log_stds = outputs.chunk(2, dim=-1)
-    scaled = (actions - means) * torch.exp(-log_stds)
-    return -(0.5 * scaled.square() + log_stds + 0.5 * math.log(2.0 * math.pi)).sum(-1)
-
-
-@compiled
-def _gaussian_entropy(outputs: torch.Tensor) -> torch.Tensor:
-    _, log_stds = outputs.chunk(2, dim=-1)
-    return (log_stds + 0.5 * (math.log(2.0 * math.pi) + 1.0)).sum(-1)
-
-
-@compiled
-def _gaussian_slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
-                     of_entropy: float, of_kl: float) -> torch.Tensor:
-    means, log_stds = outputs.chunk(2, dim=-1)
-    inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
-    scaled = (actions - means) * inverse_stds
-    weighed = weights * scaled
-    of_means, of_log_stds = weighed * inverse_stds, torch.addcmul(of_entropy - weights, weighed, scaled)
-    if of_kl != 0.0:
-        old_means, old_log_stds = old.chunk(2, dim=-1)
-        distances, ratios = (means - old_means) * inverse_stds, torch.exp(old_log_stds) * inverse_stds
-        of_means.addcmul_(distances, inverse_stds, value=of_kl)
-        of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(distances, distances, value=-of_kl).add_(of_kl)
-    return torch.cat([of_means, of_log_stds], dim=-1)
-
-
-@compiled
-def _categorical_log_prob(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    return torch.log_softmax(outputs, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-
-@compiled
-def _categorical_slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
-                        of_entropy: float, of_kl: float) -> torch.Tensor:
-    log_probs = torch.log_softmax(outputs, dim=-1)
-    probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
-    found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
-    if of_entropy != 0.0:
-        found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
-    if of_kl != 0.0:
-        found += of_kl * (probs - torch.softmax(old, dim=-1))
-    return found

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate
@@ -48,21 +47,20 @@ class Impact(OffPolicy[ImpactSettings]):
 
     counters = (*OffPolicy.counters, "steps_since_target")
 
-    def __init__(self, spaces: Spaces, algorithm: AlgorithmSection, **options: Any) -> None:
+    def __init__(self, spec: LearnerSpec, **options: Any) -> None:
         """Makes a learner; see `ActorCritic`.
 
         Args:
-            spaces: The environment's.
-            algorithm: Also resolved.
+            spec: Its algorithm is resolved, too.
             options: As `ActorCritic`.
 
         Raises:
             ValueError: The algorithm was not fitted or not resolved.
         """
-        super().__init__(spaces, algorithm, **options)
-        if algorithm.staleness_max is None:
+        super().__init__(spec, **options)
+        if spec.algorithm.staleness_max is None:
             raise ValueError("staleness_max is open: resolve the experiment first")
-        self.kl_coefficient, self._staleness_max = self.settings.kl_coefficient, algorithm.staleness_max
+        self.kl_coefficient, self._staleness_max = self.settings.kl_coefficient, spec.algorithm.staleness_max
         self.target, self.target_moments = copy.deepcopy(self.policy), self.moments.copy()
         self.steps_since_target = 0
         self._buffer: deque[_Kept] = deque(maxlen=self.settings.buffer_batches)

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from lambda_actor import wire
-from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.distributions import make_distribution
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
 from runtime.learner.normaliser import RunningMoments
-from runtime.ports.learning import DetectorSamples, Snapshot
+from runtime.ports.learning import DetectorSamples, State
 from runtime.records.files import INTEGER_MAX
 from runtime.settings.algorithm import AlgorithmSettings
 
@@ -44,33 +43,17 @@ class Model(Generic[Settings]):
 
     counters: tuple[str, ...] = ("policy_version",)
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        algorithm: AlgorithmSection,
-        *,
-        network: str,
-        hidden_sizes: tuple[int, ...] | None = None,
-        initialisation: str = "orthogonal",
-        initial_std: float = 1.0,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, spec: LearnerSpec, *, device: str = "cpu") -> None:
         """Makes fresh networks.
 
         Args:
-            spaces: The environment's.
-            algorithm: Fitted to the environment.
-            network: The text of a `lambda_actor.policy.Architecture`.
-            hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
-            initialisation: ``orthogonal`` or ``default``; see `PolicyNetwork`.
-            initial_std: Of continuous actions; see `PolicyNetwork`.
-            seed: Of the networks and of all that is drawn later.
+            spec: What they are made of; its algorithm is fitted to the environment.
             device: ``cpu`` or ``cuda``.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
+        spaces, network, algorithm, seed = spec.spaces, spec.network, spec.algorithm, spec.seed
         self.settings = cast(Settings, algorithm.chosen)
         if self.settings.normalize_observations is None:
             raise ValueError("normalize_observations is open: fit the experiment to its environment first")
@@ -79,9 +62,9 @@ class Model(Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation,
-                                        initial_std=initial_std)
-            self.critic = ValueNetwork(spaces, network, hidden_sizes=hidden_sizes, initialisation=initialisation)
+            self.policy = PolicyNetwork(spaces, network, initialisation=spec.initialisation,
+                                        initial_std=spec.initial_std)
+            self.critic = ValueNetwork(spaces, network, initialisation=spec.initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)
         self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,
@@ -154,7 +137,7 @@ class Model(Generic[Settings]):
             "observation_mean": mean, "observation_std": std, "observation_clip": clip,
         })
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> State:
         """Returns what gradients and samples depend on: networks, moments and counters, without the optimiser."""
         arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
                   for name, network in self.networks().items() for key, tensor in network.state_dict().items()}
@@ -162,9 +145,9 @@ class Model(Generic[Settings]):
         for name, moments in self.all_moments().items():
             arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
             values[f"{name}_count"] = moments.count
-        return Snapshot(self.policy_version, arrays, values)
+        return State(arrays, values)
 
-    def load_snapshot(self, snapshot: Snapshot) -> None:
+    def load_snapshot(self, snapshot: State) -> None:
         """Takes a snapshot's place; the optimiser stays as it is.
 
         Raises:

@@ -26,15 +26,14 @@ class PolicyNetwork(nn.Module):
 
     Args:
         network: The text of a `lambda_actor.policy.Architecture`.
-        hidden_sizes: Of ``mlp`` and ``combined``; None for those that the text says.
         initialisation: ``orthogonal``, with gain √2 and 0.01 or 1 at the end and no bias, or ``default``: PyTorch's.
         initial_std: σ before the first update, if actions are continuous.
     """
 
-    def __init__(self, spaces: Spaces, network: str = "mlp", *, hidden_sizes: tuple[int, ...] | None = None,
-                 initialisation: str = "orthogonal", initial_std: float = 1.0) -> None:
+    def __init__(self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal",
+                 initial_std: float = 1.0) -> None:
         super().__init__()
-        self.layers = _make_layers(network, spaces, spaces.output_size, hidden_sizes,
+        self.layers = _make_layers(network, spaces, spaces.output_size,
                                    output_gain=0.01 if initialisation == "orthogonal" else None)
         self.log_std = None if spaces.is_discrete else nn.Parameter(
             torch.full((spaces.action_size,), math.log(initial_std)))
@@ -64,11 +63,9 @@ class PolicyNetwork(nn.Module):
 class ValueNetwork(nn.Module):
     """Observation → value, ``[N, …]`` → float32 ``[N]``; of the policy's shape."""
 
-    def __init__(self, spaces: Spaces, network: str = "mlp", *, hidden_sizes: tuple[int, ...] | None = None,
-                 initialisation: str = "orthogonal") -> None:
+    def __init__(self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal") -> None:
         super().__init__()
-        self.layers = _make_layers(network, spaces, 1, hidden_sizes,
-                                   output_gain=1.0 if initialisation == "orthogonal" else None)
+        self.layers = _make_layers(network, spaces, 1, output_gain=1.0 if initialisation == "orthogonal" else None)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return self.packed(self.layers(observations))
@@ -172,20 +169,17 @@ def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
     return arrays
 
 
-def _make_layers(
-    network: str, spaces: Spaces, outputs: int, hidden_sizes: tuple[int, ...] | None, *, output_gain: float | None
-) -> nn.Sequential:
+def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: float | None) -> nn.Sequential:
     architecture = Architecture.parse(network)
-    hidden_sizes = hidden_sizes or architecture.hidden_sizes
     made: nn.Sequential
     if architecture.kind == "conv":
         made = nn.Sequential(*_trunk_layers(spaces), nn.Linear(CONV_FEATURES, outputs))
     elif architecture.kind == "combined":
-        rest = _dense_layers(CONV_FEATURES + spaces.vector_size, outputs, hidden_sizes, architecture.activation)
+        rest = _dense_layers(CONV_FEATURES + spaces.vector_size, outputs, architecture)
         made = CombinedLayers(spaces, _trunk_layers(spaces), rest)
     else:
         layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
-        layers += _dense_layers(spaces.observation_size, outputs, hidden_sizes, architecture.activation)
+        layers += _dense_layers(spaces.observation_size, outputs, architecture)
         made = (TanhLayers if architecture.activation == "tanh" and not is_plain() else nn.Sequential)(*layers)
     if output_gain is None:
         return made
@@ -197,10 +191,10 @@ def _make_layers(
     return made
 
 
-def _dense_layers(inputs: int, outputs: int, hidden_sizes: tuple[int, ...], activation: str) -> list[nn.Module]:
+def _dense_layers(inputs: int, outputs: int, architecture: Architecture) -> list[nn.Module]:
     layers: list[nn.Module] = []
-    for units in hidden_sizes:
-        layers += [nn.Linear(inputs, units), {"tanh": nn.Tanh, "relu": nn.ReLU}[activation]()]
+    for units in architecture.hidden_sizes:
+        layers += [nn.Linear(inputs, units), {"tanh": nn.Tanh, "relu": nn.ReLU}[architecture.activation]()]
         inputs = units
     return [*layers, nn.Linear(inputs, outputs)]
 

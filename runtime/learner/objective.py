@@ -53,8 +53,8 @@ class Objective:
         surrogate, slopes = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)
         weight = share / len(outputs)
         policy.backward(self.distribution.slopes(
-            outputs, samples["actions"], samples["old_outputs"], of_log_probs=-weight * slopes,
-            of_entropy=-weight * self.entropy_coefficient, of_kl=weight * self.kl_coefficient))
+            outputs, samples["actions"], samples["old_outputs"], -weight * slopes,
+            -weight * self.entropy_coefficient, weight * self.kl_coefficient))
         return _policy_means(surrogate, self.distribution.entropy(outputs))
 
     def write_critic_gradient(self, critic: TrainedNetwork, samples: Tensors, share: float) -> torch.Tensor:

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.errors import RunError
-from runtime.ports.learning import (
-    Batch,
-    CurvatureProblem,
-    DetectorSamples,
-    HasCurvature,
-    Learner,
-    Replays,
-    State,
-    Update,
-)
+from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
 
 
 class InPlaceUpdater:
@@ -51,17 +41,11 @@ class InPlaceUpdater:
         return ended
 
     def replay(self, *, progress: float) -> Update | None:
-        """Has the learner replay, if it can; its update is returned here and not by `poll`."""
-        return self.learner.replay(progress=progress) if isinstance(self.learner, Replays) else None
+        """Has the learner replay; its update is returned here and not by `poll`."""
+        return self.learner.replay(progress=progress)
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the learner's objective at its present policy.
-
-        Raises:
-            RunError: The learner has none.
-        """
-        if not isinstance(self.learner, HasCurvature):
-            raise RunError("this algorithm gives the detector no objective; another scaler.kind needs none")
+        """Returns the learner's objective at its present policy."""
         return self.learner.curvature_problem(objective, samples)
 
     def get_state(self) -> State:

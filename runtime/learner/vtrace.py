@@ -14,14 +14,12 @@ def vtrace(
     cut: np.ndarray,
     *,
     discount: float,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Espeholt et al. 2018, equation 1 as in their Remark 1, and the advantages of their §4.2.
+    """Espeholt et al. 2018, equation 1 as in their Remark 1, and the advantages of their §4.2, with ρ̄ = c̄ = 1.
 
-        ρ_t = min(ρ̄, π(a_t|s_t)/μ(a_t|s_t)),  c_t = min(c̄, π(a_t|s_t)/μ(a_t|s_t))
+        ρ_t = min(1, π(a_t|s_t)/μ(a_t|s_t))
         δ_t = ρ_t·(r_t + γ·V(s_{t+1}) − V(s_t))
-        v_t = V(s_t) + δ_t + γ·c_t·(v_{t+1} − V(s_{t+1}))
+        v_t = V(s_t) + δ_t + γ·ρ_t·(v_{t+1} − V(s_{t+1}))
         Â_t = ρ_t·(r_t + γ·v_{t+1} − V(s_t))
 
     A sequence ends where its episode terminated, where nothing follows, and where it was cut (time limit, end of the
@@ -32,17 +30,15 @@ def vtrace(
         next_values: ``[T, B]``; V of the observation that followed the step, before any reset.
         log_ratios: log π − log μ of the actions taken, ``[T, B]``.
         terminated, cut: bool ``[T, B]``.
-        rho_clip, c_clip: ρ̄ and c̄.
 
     Returns:
         v and Â, both float64 ``[T, B]``.
     """
-    # No further than any clip: the exponential of more than that might overflow.
-    ratios = np.exp(np.minimum(log_ratios.astype(np.float64), np.log(max(rho_clip, c_clip))))
-    rhos, cs = np.minimum(ratios, rho_clip), np.minimum(ratios, c_clip)
+    # Clipped before the exponential, which might overflow.
+    rhos = np.exp(np.minimum(log_ratios.astype(np.float64), 0.0))
     following_values = next_values * ~terminated
     deltas = rhos * (rewards + discount * following_values - values)
-    carry = discount * cs * ~(terminated | cut)
+    carry = discount * rhos * ~(terminated | cut)
     corrections = np.zeros((len(rewards) + 1, *rewards.shape[1:]))
     for step in range(len(rewards) - 1, -1, -1):
         corrections[step] = deltas[step] + carry[step] * corrections[step + 1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -96,27 +96,26 @@ class UpdateMetrics:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How an update was put together from gradients of several learners.
+    """How an update was put together from gradients of several learners; named as in `runtime.records.rows`.
 
     Attributes:
         gradients: Those that were applied.
-        lost: Those whose learner failed.
-        late: Those of earlier updates that came since the last one, and were not applied.
+        gradients_lost: Those whose learner failed.
+        gradients_late: Those of earlier updates that came since the last one, and were not applied.
         aggregations: Versions of the parameter function.
-        staleness_mean: Mean number of aggregations between a gradient's policy and the one that it was applied to.
+        gradient_staleness_mean: Mean number of aggregations between a gradient's policy and the one that it was applied
+            to.
         staleness_bound: None if there was none.
         truncated_fraction: Share of the samples whose ratio was cut.
-        order: The gradients' numbers as they arrived.
     """
 
     gradients: int
-    lost: int
-    late: int
+    gradients_lost: int
+    gradients_late: int
     aggregations: int
-    staleness_mean: float
+    gradient_staleness_mean: float
     staleness_bound: int | None
     truncated_fraction: float
-    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -170,18 +169,6 @@ class HasState(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What samples and gradients depend on: policy, critic, moments and counters, without an optimiser.
-
-    A learner elsewhere starts from it.
-    """
-
-    policy_version: int
-    arrays: dict[str, np.ndarray]
-    values: dict[str, Any]
-
-
 @dataclass(frozen=True, eq=False)
 class TrainingSamples:
     """A batch that is ready to be trained on: flattened, with advantages and value targets.
@@ -217,11 +204,9 @@ class Gradients:
     """A gradient of the loss, clipped as the settings say.
 
     Attributes:
-        policy_version: The version that it was computed at.
         tensors: By parameter, ``policy.…`` and ``critic.…``.
     """
 
-    policy_version: int
     tensors: Mapping[str, torch.Tensor]
     losses: LossMeans
 
@@ -236,16 +221,6 @@ class Learner(HasState, Protocol):
     def weights(self) -> bytes:
         """Returns what acts, the policy, as a WEIGHTS message of `lambda_actor.wire`."""
 
-    def snapshot(self) -> Snapshot:
-        """Returns what a learner elsewhere starts from."""
-
-    def load_snapshot(self, snapshot: Snapshot) -> None:
-        """Takes a snapshot's place; the optimiser stays as it is.
-
-        Raises:
-            CheckpointError: The snapshot belongs to another network or algorithm.
-        """
-
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on every sample of a batch and moves to the next policy version.
 
@@ -254,21 +229,11 @@ class Learner(HasState, Protocol):
             progress: Share of the training that is done, 0 to 1, for schedules.
         """
 
-
-@runtime_checkable
-class Replays(Protocol):
-    """A learner that keeps trajectories to train on them again."""
-
     def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on trajectories that it keeps, and moves to the next version; None if it may not.
+        """Trains once more on trajectories that it keeps, and moves to the next version; None if it keeps none.
 
         These trajectories are no part of a checkpoint: after a resumption there is nothing to replay.
         """
-
-
-@runtime_checkable
-class HasCurvature(Protocol):
-    """A learner whose objective's curvature can be measured."""
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """Returns the maximised objective of that name at the present policy; a copy, free to be differentiated."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
+from runtime.ports.fleet import Outcome
 from runtime.settings.section import Field, Section
 
 Price = Annotated[float, Field(gt=0, le=1e6)]
@@ -48,23 +49,6 @@ class Work:
     role: str
     slot: int
     attempt: int = 0
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a piece of work used.
-
-    Attributes:
-        billed_s: Seconds billed, as in `Outcome`.
-        init_s: Seconds of start-up, as in `Outcome`.
-        is_metered: Whether the platform said what it bills, as in `Outcome`.
-        traffic_bytes: Bytes moved through the cache.
-    """
-
-    billed_s: float
-    init_s: float = 0.0
-    is_metered: bool = False
-    traffic_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,8 +113,13 @@ class CostMeter(Protocol):
     def ahead(self, actors: int) -> AbstractContextManager[None]:
         """A block in which as many actors more are reserved as fit, at most ``actors``."""
 
-    def settle(self, work: Work, usage: Usage | None) -> float:
-        """Settles one reserved piece of work, which costs nothing without ``usage``; returns its billed seconds."""
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
+        """Settles one reserved piece of work; returns its billed seconds.
+
+        Args:
+            outcome: How it ended; None, or one that was not started, costs nothing.
+            traffic_bytes: Bytes that it moved through the cache.
+        """
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
 

@@ -14,16 +14,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """Extreme eigenvalues of the maximised objective's Hessian and their ratio R, or None; the products they took."""
-
-    eigenvalue_min: float | None
-    eigenvalue_max: float | None
-    convexity_ratio: float | None
-    products: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True)
 class GradientNoise:
     """Unbiased estimates of tr Σ of a single sample's gradient, and of |G|², which may come out below 0; or None.
 
@@ -52,7 +42,7 @@ class Detected:
     gradient_noise: float | None = None
     gradient_square: float | None = None
     noise_scale: float | None = None
-    products: int = 0
+    products: int = field(default=0, compare=False)
 
 
 class Detector(Protocol):
@@ -65,8 +55,8 @@ class Detector(Protocol):
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         """Returns the subset to keep for a later measurement."""
 
-    def measure(self, problem: CurvatureProblem) -> Curvature:
-        """Measures the objective's curvature at the policy that the problem was made from."""
+    def measure(self, problem: CurvatureProblem) -> Detected:
+        """Measures the objective's curvature at the policy that the problem was made from; no noise."""
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
         """Measures how noisy the objective's gradient is there."""

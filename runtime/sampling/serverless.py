@@ -11,7 +11,7 @@ from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, OversizedMessageError, WireError
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.ports.fleet import Cache, Fleet, Outcome
-from runtime.ports.money import CostMeter, Usage
+from runtime.ports.money import CostMeter
 from runtime.ports.sampling import Actor, Ended, Trajectory
 from runtime.sampling.trajectories import decode_trajectory
 
@@ -183,13 +183,10 @@ class ServerlessSampler:
         return "its trajectory came too late"
 
     def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
-        if not outcome.was_started:
-            self._meter.settle(actor.work, None)
-            return None
         episode_bytes = len(actor.episode.data) if actor.episode else 0
-        return self._meter.settle(actor.work, Usage(
-            billed_s=outcome.billed_s, init_s=outcome.init_s, is_metered=outcome.is_metered,
-            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes))
+        seconds = self._meter.settle(
+            actor.work, outcome, traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes)
+        return seconds if outcome.was_started else None
 
 
 def _decoded(taken: bytes | WireError, actor: Actor) -> Trajectory:

@@ -39,13 +39,14 @@ def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
         "slot": int(trajectory["slot"]), "round_index": int(trajectory["round_index"]),
         "policy_version": int(trajectory["policy_version"]),
         "continued_episode": bytes(trajectory["continued_episode"]),
-        observations: trajectory[observations].shape, "actions": trajectory["actions"].shape,
+        observations: trajectory[observations].shape,
+        "actions": (trajectory["actions"].dtype.name, *trajectory["actions"].shape),
     }
     asked: Mapping[str, Any] = {
         "invocation_id": actor.invocation_id, "slot": actor.number, "round_index": event["round_index"],
         "policy_version": event["policy_version"], "continued_episode": actor.episode_id.encode(),
         observations: (steps, spaces.frame_stack if spaces.is_pixels else spaces.observation_size),
-        "actions": (steps, *spaces.action_shape),
+        "actions": ("int64" if spaces.is_discrete else "float32", steps, *spaces.action_shape),
     }
     for name, value in asked.items():
         if found[name] != value:

@@ -1,4 +1,4 @@
-"""What several scalers share: whole numbers of actors, and a scaler whose counts depend on the round's number alone."""
+"""What scalers share: whole numbers of actors within bounds, and counts that depend on the round's number alone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,34 @@ def clipped(wanted: float, actors_min: int, actors_max: int) -> int:
     return math.floor(min(max(wanted, actors_min), actors_max) + 0.5)
 
 
-class PlannedScaler:
-    """Gives each round the number of actors that its place in the run decides; no detector runs."""
+class BoundedScaler:
+    """The base of the scalers: bounds and signals as set, ``actors_min`` at once in every round, and no state."""
 
-    signals: frozenset[str] = frozenset()
+    def __init__(self, settings: ScalerSettings) -> None:
+        self.signals = settings.signals
+        self.actors_min, self.actors_max = settings.smallest_round, settings.most_actors
+
+    def clipped(self, wanted: float) -> int:
+        """Returns ``clip(⌊wanted + ½⌋, I_min, I_max)``."""
+        return clipped(wanted, self.actors_min, self.actors_max)
+
+    def first_wave(self, round_index: int) -> int:
+        """Returns ``actors_min``, which every round has."""
+        return self.actors_min
+
+    def observe(self, row: RoundRow) -> None:
+        """Does nothing: all that counts is in the view."""
+
+    def get_state(self) -> State:
+        """Returns an empty state."""
+        return State({}, {})
+
+    def set_state(self, state: State) -> None:
+        """Does nothing: there is no state."""
+
+
+class PlannedScaler(BoundedScaler):
+    """Gives each round the number of actors that its place in the run decides; no detector runs."""
 
     def __init__(self, settings: ScalerSettings, count_of: Callable[[int], int]) -> None:
         """Takes what decides.
@@ -33,23 +57,13 @@ class PlannedScaler:
             settings: Its bounds.
             count_of: Actors of a round by its number, from 1.
         """
-        self.actors_min, self.actors_max = settings.smallest_round, settings.most_actors
+        super().__init__(settings)
         self._count_of = count_of
 
     def first_wave(self, round_index: int) -> int:
         """Returns all of a round's actors."""
-        return clipped(self._count_of(round_index), self.actors_min, self.actors_max)
+        return self.clipped(self._count_of(round_index))
 
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides for the round's count."""
         return ScalingDecision(self.first_wave(view.round_index))
-
-    def observe(self, row: RoundRow) -> None:
-        """Does nothing: no round changes the next one."""
-
-    def get_state(self) -> State:
-        """Returns an empty state."""
-        return State({}, {})
-
-    def set_state(self, state: State) -> None:
-        """Does nothing: there is no state."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
-from runtime.scaler.counts import clipped
+from runtime.scaler.counts import BoundedScaler
 from runtime.settings.scaler import ScalerSettings
-
-if TYPE_CHECKING:
-    from runtime.records.rows import RoundRow
 
 SETTLED_ROUNDS = 7
 """Rounds until more than half of the smoothed noise scale's weight is there: what it is before is mostly noise."""
@@ -28,7 +25,7 @@ class KungFuSettings(ScalerSettings):
         return KungFuScaler(self)
 
 
-class KungFuScaler:
+class KungFuScaler(BoundedScaler):
     """Scales up only, in proportion to the gradient noise scale.
 
     ``I_k = clip(⌊I_min · max_{j ≤ k} B_j / B_s + ½⌋, I_min, I_max)``, B_s the first noise scale above 0 from round
@@ -40,16 +37,14 @@ class KungFuScaler:
     so that a noise scale that stands still doubles the actors over and over.
     """
 
-    signals = KungFuSettings.signals
-
     def __init__(self, settings: KungFuSettings) -> None:
-        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        super().__init__(settings)
         self._reference: float | None = None
         self._growth = 1.0
 
     def first_wave(self, round_index: int) -> int:
         """Returns what the last decision was: no later one is below it."""
-        return clipped(self.actors_min * self._growth, self.actors_min, self.actors_max)
+        return self.clipped(self.actors_min * self._growth)
 
     def decide(self, view: RoundView) -> ScalingDecision:
         """Takes the round's noise scale in, if it has one, and decides."""
@@ -58,9 +53,6 @@ class KungFuScaler:
             self._reference = self._reference or found
             self._growth = min(max(self._growth, found / self._reference), float(self.actors_max))
         return ScalingDecision(self.first_wave(view.round_index))
-
-    def observe(self, row: RoundRow) -> None:
-        """Does nothing: all that counts is in the signal."""
 
     def get_state(self) -> State:
         """Returns the first noise scale and the growth since."""

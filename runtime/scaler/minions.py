@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runtime.errors import ExperimentError
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
+from runtime.scaler.counts import BoundedScaler
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
 
 
-class MinionsScaler:
+class MinionsScaler(BoundedScaler):
     """Asks a learned scheduler in each round.
 
     ``I_k = clip(I_low + a_k, I_min, I_max)``, with ``a_k ~ π(· | s_k)`` or ``argmax π(· | s_k)``; s_k is
@@ -26,30 +27,25 @@ class MinionsScaler:
     longer trained (docs/decisions/0017-scheduler.md).
     """
 
-    signals: frozenset[str] = frozenset()
+    def __init__(self, settings: Any, saved: SavedScheduler) -> None:
+        """Takes what decides.
 
-    def __init__(
-        self, saved: SavedScheduler, *, name: str | None, actors_min: int, actors_max: int, is_greedy: bool,
-        draws_seed: int,
-    ) -> None:
-        """Takes the bounds, and the scheduler.
+        Args:
+            settings: `runtime.scaler.minions_settings.MinionsSettings`.
+            saved: The scheduler that they name.
 
         Raises:
             ExperimentError: No count of the scheduler is within the bounds.
         """
-        self.actors_min, self.actors_max = actors_min, actors_max
+        super().__init__(settings)
         if saved.actors_max < self.actors_min or saved.actors_min > self.actors_max:
             raise ExperimentError(
-                f"scaler.scheduler = {name!r} chooses from {saved.actors_min} to {saved.actors_max} "
+                f"scaler.scheduler = {settings.scheduler!r} chooses from {saved.actors_min} to {saved.actors_max} "
                 f"actors, of which none is between scaler.actors_min = {self.actors_min} and scaler.actors_max = "
                 f"{self.actors_max}")
         self._policy, self._lowest, self._digest = saved.policy, saved.actors_min, saved.digest
-        self._is_greedy, self._seed = is_greedy, draws_seed
+        self._is_greedy, self._seed = settings.scheduler_actions == "greedy", settings.draws_seed
         self._seen = Seen()
-
-    def first_wave(self, round_index: int) -> int:
-        """Returns ``actors_min``, which every round has."""
-        return self.actors_min
 
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides by what has been seen of the finished rounds."""

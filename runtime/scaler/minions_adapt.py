@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-from runtime.ports.learning import State
 from runtime.ports.scaling import ROWS_MAX, RoundView, ScalingDecision
-from runtime.scaler.counts import clipped
+from runtime.scaler.counts import BoundedScaler
 from runtime.settings.scaler import ScalerSettings
 from runtime.settings.section import Field
-
-if TYPE_CHECKING:
-    from runtime.records.rows import RoundRow
 
 
 class MinionsAdaptSettings(ScalerSettings):
@@ -43,7 +39,7 @@ def progress(mean_return: float, target: float) -> float:
     return target / mean_return
 
 
-class MinionsAdaptScaler:
+class MinionsAdaptScaler(BoundedScaler):
     """Takes the return's share of the target for the share of actors.
 
     ``I_k = clip(⌊I_max · Ĵ_k/J + ½⌋, I_min, I_max)``; Ĵ_k is the mean return of the last n finished rounds in which an
@@ -55,15 +51,9 @@ class MinionsAdaptScaler:
     have: see `progress`.
     """
 
-    signals: frozenset[str] = frozenset()
-
     def __init__(self, settings: MinionsAdaptSettings) -> None:
-        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        super().__init__(settings)
         self._return_rounds = settings.return_rounds
-
-    def first_wave(self, round_index: int) -> int:
-        """Returns ``actors_min``, which every round has."""
-        return self.actors_min
 
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides by the last rounds' returns."""
@@ -72,14 +62,4 @@ class MinionsAdaptScaler:
         if not known or view.target_return is None:
             return ScalingDecision(self.actors_min, 0.0)
         score = progress(math.fsum(known) / len(known), view.target_return)
-        return ScalingDecision(clipped(self.actors_max * score, self.actors_min, self.actors_max), score)
-
-    def observe(self, row: RoundRow) -> None:
-        """Does nothing: the view shows the rows."""
-
-    def get_state(self) -> State:
-        """Returns an empty state."""
-        return State({}, {})
-
-    def set_state(self, state: State) -> None:
-        """Does nothing: there is no state."""
+        return ScalingDecision(self.clipped(self.actors_max * score), score)

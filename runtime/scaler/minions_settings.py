@@ -50,6 +50,4 @@ class MinionsSettings(ScalerSettings):
         from runtime.scaler.minions import MinionsScaler
         from runtime.scaler.saved_scheduler import load_scheduler
 
-        return MinionsScaler(
-            load_scheduler(self.scheduler or ""), name=self.scheduler, actors_min=self.actors_min,
-            actors_max=self.actors_max, is_greedy=self.scheduler_actions == "greedy", draws_seed=self.draws_seed)
+        return MinionsScaler(self, load_scheduler(self.scheduler or ""))

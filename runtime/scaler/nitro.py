@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
-from runtime.scaler.counts import clipped
+from runtime.scaler.counts import BoundedScaler
 from runtime.settings.scaler import ScalerSettings
 from runtime.settings.section import Count, Field
-
-if TYPE_CHECKING:
-    from runtime.records.rows import RoundRow
-
-
-def actor_count(score: float, actors_min: int, actors_max: int) -> int:
-    """Returns ``I = clip(⌊I_max·S + ½⌋, I_min, I_max)``."""
-    return clipped(actors_max * score, actors_min, actors_max)
 
 
 class NitroSettings(ScalerSettings):
@@ -35,7 +27,7 @@ class NitroSettings(ScalerSettings):
         return NitroScaler(self)
 
 
-class NitroScaler:
+class NitroScaler(BoundedScaler):
     """Boosts rounds whose surface is flat.
 
     ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``. R_min and R_max
@@ -46,16 +38,10 @@ class NitroScaler:
     equal; there S_k = d^k, so early rounds are boosted and late ones are not (docs/decisions/0004-scaler.md).
     """
 
-    signals = NitroSettings.signals
-
     def __init__(self, settings: NitroSettings) -> None:
-        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
+        super().__init__(settings)
         self._window_rounds, self._decay_factor = settings.window_rounds, settings.decay_factor
         self._window: list[float] = []
-
-    def first_wave(self, round_index: int) -> int:
-        """Returns ``actors_min``, which every round has."""
-        return self.actors_min
 
     def decide(self, view: RoundView) -> ScalingDecision:
         """Scores the round and takes its ratio into the window.
@@ -65,10 +51,7 @@ class NitroScaler:
         """
         decay_weight = self._decay_factor**view.round_index
         score = self._normalised(view.signals["convexity_ratio"]) * decay_weight
-        return ScalingDecision(actor_count(score, self.actors_min, self.actors_max), score, decay_weight)
-
-    def observe(self, row: RoundRow) -> None:
-        """Does nothing: all that counts is in the signals."""
+        return ScalingDecision(self.clipped(self.actors_max * score), score, decay_weight)
 
     def _normalised(self, convexity_ratio: float | None) -> float:
         if convexity_ratio is None or not 0.0 <= convexity_ratio < math.inf:

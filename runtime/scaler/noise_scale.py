@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, ScalingDecision
-from runtime.scaler.counts import clipped
+from runtime.scaler.counts import BoundedScaler
 from runtime.settings.scaler import ScalerSettings
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def cheapest_batch(noise_scale: float, round_usd: float, step_usd: float) -> flo
     return math.sqrt(max(noise_scale, 0.0)) * math.sqrt(round_usd / step_usd)
 
 
-class NoiseScaleScaler:
+class NoiseScaleScaler(BoundedScaler):
     """Gives a round as many actors as sample the cheapest batch.
 
     The noise scale grows while a policy learns, so there are few actors early and more late. Dollars are those of the
@@ -77,15 +76,6 @@ class NoiseScaleScaler:
     at best.
     """
 
-    signals = NoiseScaleSettings.signals
-
-    def __init__(self, settings: NoiseScaleSettings) -> None:
-        self.actors_min, self.actors_max = settings.actors_min, settings.actors_max
-
-    def first_wave(self, round_index: int) -> int:
-        """Returns ``actors_min``, which every round has."""
-        return self.actors_min
-
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides by the noise scale, and by the rows of the rounds before."""
         found, rows = view.signals["noise_scale"], view.rows
@@ -93,17 +83,7 @@ class NoiseScaleScaler:
             return ScalingDecision(self.actors_min)
         round_usd, step_usd = dollars(rows, is_by_the_clock=view.is_by_the_clock)
         if found is None or not math.isfinite(found) or round_usd + step_usd <= 0.0:
-            return ScalingDecision(clipped(rows[-1].actor_count_wanted, self.actors_min, self.actors_max))
+            return ScalingDecision(self.clipped(rows[-1].actor_count_wanted))
         actor_steps = sum(row.env_steps for row in rows) / max(1, sum(row.actors_returned for row in rows))
         wanted = cheapest_batch(found, round_usd, step_usd) / max(actor_steps, 1.0)
-        return ScalingDecision(clipped(wanted, self.actors_min, self.actors_max))
-
-    def observe(self, row: RoundRow) -> None:
-        """Does nothing: the view shows the rows."""
-
-    def get_state(self) -> State:
-        """Returns an empty state."""
-        return State({}, {})
-
-    def set_state(self, state: State) -> None:
-        """Does nothing: there is no state."""
+        return ScalingDecision(self.clipped(wanted))

@@ -11,7 +11,7 @@ from runtime.config.resolved import FittedExperiment
 from runtime.ports.learning import Updater
 from runtime.ports.run import PolicyEvaluator
 from runtime.ports.sampling import Sampler
-from runtime.ports.scaling import Detector, Scaler
+from runtime.ports.scaling import Detector
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures, Patience
 from runtime.training.asynchronous.pacing import AsynchronousPacing
@@ -21,7 +21,7 @@ from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
 from runtime.training.loop import RoundLoop
-from runtime.training.pacings import Pacing, Parts, RoundSettings, Scaling
+from runtime.training.pacings import Pacing, Parts, Scaling
 from runtime.training.progress import Progress
 from runtime.training.saving import Saving
 from runtime.training.synchronous import SynchronousPacing
@@ -48,7 +48,6 @@ class Equipment:
 
     updater: Updater
     detector: Detector
-    scaler: Scaler
     sampler: Sampler
     evaluator: PolicyEvaluator
     actor_event: Mapping[str, Any]
@@ -69,26 +68,19 @@ def make_round_loop(
         timing: Clock, limits and billed seconds.
         callbacks: The user's.
     """
-    updater, scaler, spaces = equipment.updater, equipment.scaler, equipment.spaces
-    algorithm, environment = experiment.algorithm, experiment.environment
-    fragment_steps, events = experiment.actor.fragment_steps, books.events
-    episodes, progress = OpenEpisodes(events), Progress(experiment.stop, fragment_steps)
+    updater, scaler, environment = equipment.updater, experiment.scaler.chosen.make(), experiment.environment
+    episodes, progress = OpenEpisodes(books.events), Progress(experiment.stop, experiment.actor.fragment_steps)
     parts = Parts(
-        settings=RoundSettings(
-            seed=experiment.seed, actor_event=equipment.actor_event, spaces=spaces, fleet=experiment.fleet,
-            algorithm=algorithm, most_actors=scaler.actors_max, fragment_steps=fragment_steps,
-            subset_size=experiment.detector.subset_size),
+        experiment=experiment, actor_event=equipment.actor_event, spaces=equipment.spaces,
         progress=progress, sampler=equipment.sampler,
-        updating=Updating(updater, episodes, progress, spaces, environment,
-                          settings_key=f"algorithm.{algorithm.chosen_key}", timing=timing),
+        updating=Updating(updater, episodes, progress, equipment.spaces, experiment, timing),
         detection=Detection(equipment.detector, updater, signals=scaler.signals,
                             timeout_s=experiment.learner.update_timeout_s, timing=timing),
-        scaling=Scaling(scaler, books, target_return=experiment.stop.target_return,
-                        budget_usd=experiment.budget.usd),
+        scaling=Scaling(scaler, books, experiment),
         evaluations=Evaluations(equipment.evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
                                 has_whole_episodes=not environment.truncate_at_fragment, times=timing.times),
         saving=saving, callbacks=callbacks, episodes=episodes,
-        failures=Failures(events, episodes, equipment.patience),
-        books=books, events=events, clock=timing.clock,
+        failures=Failures(books.events, episodes, equipment.patience),
+        books=books, events=books.events, clock=timing.clock,
         phases=make_phase_times(experiment, books.meter.limits, timing.times))
-    return RoundLoop(parts, PACINGS[algorithm.rounds](parts))
+    return RoundLoop(parts, PACINGS[experiment.algorithm.rounds](parts))

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from runtime.errors import BudgetError
 from runtime.ports.money import CostMeter, Limits, RoundBill
 from runtime.ports.run import EventSink
-
-
-@dataclass(frozen=True)
-class RoundAccount:
-    """The dollars of a round that has ended.
-
-    Attributes:
-        bill: Of all attempts at it.
-        spent_usd: In all, after it.
-        reserved_usd: Still, after it.
-        round_reserved_usd: The most that was reserved at once in it.
-    """
-
-    bill: RoundBill
-    spent_usd: float
-    reserved_usd: float
-    round_reserved_usd: float
 
 
 class Books:
@@ -46,15 +29,16 @@ class Books:
         """What is spent and reserved."""
         return self.meter.spent_usd + self.meter.reserved_usd
 
-    def account(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> RoundAccount:
-        """The dollars of a round that has ended.
+    def account(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> dict[str, Any]:
+        """The dollars of a round that has ended, by the names of its row.
 
         Args:
             bills: Of all attempts at the round.
             round_reserved_usd: The most that was reserved at once.
         """
-        bill = RoundBill(**{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])})
-        return RoundAccount(bill, self.meter.spent_usd, self.meter.reserved_usd, round_reserved_usd)
+        return {**{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
+                "spent_usd": self.meter.spent_usd, "reserved_usd": self.meter.reserved_usd,
+                "round_reserved_usd": round_reserved_usd}
 
     def choose_limits(self, choices: Iterable[Limits], *, actors: int, round_index: int) -> Limits:
         """Returns the first limits with which the budget holds a round of so many actors; else the last ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,11 +107,7 @@ class Detection:
         self._smoothed.set_state(state.values)
 
     def _measure(self, problem: CurvatureProblem) -> Detected:
-        detected = Detected()
-        if self._needs_curvature:
-            curvature = self._detector.measure(problem)
-            detected = Detected(curvature.eigenvalue_min, curvature.eigenvalue_max, curvature.convexity_ratio,
-                                products=curvature.products)
+        detected = self._detector.measure(problem) if self._needs_curvature else Detected()
         if self._needs_noise:
             noise = self._detector.measure_noise(problem)
             detected = replace(detected, gradient_noise=noise.variance, gradient_square=noise.square,
@@ -130,60 +127,26 @@ class Detection:
         return self._updater.curvature_problem(self._detector.objective, self._samples)
 
 
-class Measurement:
-    """One measurement in a thread of its own.
+class Measurement(Future[tuple[Detected, float]]):
+    """One measurement in a thread of its own, which the process' end does not wait for; with its seconds.
 
     Attributes:
+        started_s: When it began.
         is_told: Whether somebody has been told that it is slow.
     """
 
     def __init__(self, measure: Callable[[], Detected], clock: Callable[[], float]) -> None:
         """Starts the thread."""
-        self._measure, self._clock = measure, clock
-        self._started_s = clock()
-        self.is_told = False
-        self._seconds = 0.0
-        self._detected = Detected()
-        self._error: BaseException | None = None
-        self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
-        self._thread.start()
+        super().__init__()
+        self.started_s, self.is_told = clock(), False
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._is_done.is_set()
+        def run() -> None:
+            try:
+                self.set_result((measure(), clock() - self.started_s))
+            except BaseException as error:
+                self.set_exception(error)
 
-    @property
-    def lasts_s(self) -> float:
-        """Seconds since it began."""
-        return self._clock() - self._started_s
-
-    def wait(self, timeout_s: float) -> None:
-        """Returns when it has ended, or after ``timeout_s``."""
-        self._is_done.wait(timeout_s)
-
-    def result(self) -> tuple[Detected, float]:
-        """What was measured, and in how many seconds; waits for it, and raises what the measurement raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._detected, self._seconds
-
-    def end(self, timeout_s: float) -> str:
-        """Waits for it although nobody needs it any more; returns what went wrong, if anything did."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            return f"it still measures after {timeout_s:g} s"
-        return f"{type(self._error).__name__}: {self._error}" if self._error else ""
-
-    def _run(self) -> None:
-        try:
-            self._detected = self._measure()
-        except BaseException as error:
-            self._error = error
-        self._seconds = self._clock() - self._started_s
-        self._is_done.set()
+        threading.Thread(target=run, name="detector", daemon=True).start()
 
 
 def _joined(parts: Sequence[DetectorSamples]) -> DetectorSamples:

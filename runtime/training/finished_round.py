@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from runtime.ports.sampling import ActorTally
 from runtime.ports.scaling import Detected, ScalingDecision
 from runtime.records.rows import RoundRow
-from runtime.training.books import RoundAccount
 from runtime.training.detection import Measured
 from runtime.training.evaluations import Decided
-from runtime.training.updating import RoundTraining
+from runtime.training.updating import RoundTraining, mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class FinishedRound:
         collect_s: Seconds of waiting for actors.
         modelled_s: Seconds of the round, with every actor on a machine of its own.
         round_s: Seconds of the round.
-        account: Its dollars.
+        account: Its dollars, by the row's names.
     """
 
     round_index: int
@@ -47,7 +47,7 @@ class FinishedRound:
     collect_s: float
     modelled_s: float
     round_s: float
-    account: RoundAccount
+    account: Mapping[str, Any]
 
     def row(self) -> RoundRow:
         """Flattens the parts.
@@ -55,10 +55,10 @@ class FinishedRound:
         Raises:
             RunDirectoryError: A number is not finite, or is too large.
         """
-        training, decided, tally, account = self.training, self.decided, self.tally, self.account
+        training, decided, tally = self.training, self.decided, self.tally
         detected = self.measured.detected if self.measured else Detected()
         staleness = np.concatenate(training.staleness)
-        row = RoundRow(
+        return RoundRow(
             round_index=self.round_index, policy_version=self.policy_version,
             eigenvalue_min=detected.eigenvalue_min, eigenvalue_max=detected.eigenvalue_max,
             convexity_ratio=detected.convexity_ratio, gradient_noise=detected.gradient_noise,
@@ -69,7 +69,7 @@ class FinishedRound:
             env_steps=training.env_steps, env_steps_total=self.env_steps_total,
             evaluation_return_mean=decided.evaluation.return_mean if decided.evaluation else None,
             evaluation_round=decided.policy_round,
-            episode_return_mean=_mean(training.episode_returns), episode_length_mean=_mean(training.episode_lengths),
+            episode_return_mean=mean(training.episode_returns), episode_length_mean=mean(training.episode_lengths),
             episodes_finished=len(training.episode_returns),
             episodes_spanning_versions=training.episodes_spanning_versions,
             replayed_steps=training.replayed_steps, episodes_dropped=training.episodes_dropped,
@@ -81,18 +81,7 @@ class FinishedRound:
             modelled_detect_s=self.measured.modelled_s if self.measured else None,
             modelled_learn_s=training.modelled_s, modelled_evaluate_s=decided.modelled_s,
             modelled_round_s=self.modelled_s,
-            actors_billed=len(tally.billed_s), actor_billed_s_mean=_mean(tally.billed_s),
-            actor_billed_s_max=max(tally.billed_s, default=None), actor_cpu_s_mean=_mean(tally.cpu_s),
+            actors_billed=len(tally.billed_s), actor_billed_s_mean=mean(tally.billed_s),
+            actor_billed_s_max=max(tally.billed_s, default=None), actor_cpu_s_mean=mean(tally.cpu_s),
             round_s=self.round_s,
-            **vars(account.bill), spent_usd=account.spent_usd,
-            reserved_usd=account.reserved_usd, round_reserved_usd=account.round_reserved_usd)
-        if (gradients := training.aggregation) is not None:
-            row = replace(
-                row, gradients=gradients.gradients, gradients_lost=gradients.lost, gradients_late=gradients.late,
-                aggregations=gradients.aggregations, gradient_staleness_mean=gradients.staleness_mean,
-                staleness_bound=gradients.staleness_bound, truncated_fraction=gradients.truncated_fraction)
-        return row.checked()
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+            **self.account, **(vars(training.aggregation) if training.aggregation else {})).checked()

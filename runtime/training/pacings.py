@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import ResolvedAlgorithm, ResolvedFleet
+from runtime.config.resolved import FittedExperiment
 from runtime.cost.limits import PhaseTimes
 from runtime.ports.learning import HasState
 from runtime.ports.money import Limits
@@ -47,55 +47,17 @@ class Pacing(Protocol):
 
 
 @dataclass(frozen=True)
-class RoundSettings:
-    """What of an experiment decides how rounds are paced.
+class Parts:
+    """What a pacing works with. Each part does its own work; none knows the pacing.
 
     Attributes:
-        seed: Seed of the run.
         actor_event: Fields of every actor's event that no round changes.
         spaces: Of the environment.
-        fleet: Says how long actors are awaited, and how many must return.
-        algorithm: Says how large an asynchronous round is, and how stale a trajectory may be.
-        most_actors: Most actors of a round.
-        fragment_steps: Environment steps of a fragment.
-        subset_size: Samples that the detector measures on.
     """
 
-    seed: int
+    experiment: FittedExperiment
     actor_event: Mapping[str, Any]
     spaces: Spaces
-    fleet: ResolvedFleet
-    algorithm: ResolvedAlgorithm
-    most_actors: int
-    fragment_steps: int
-    subset_size: int
-
-    def deadline_s(self, concurrency: int) -> float:
-        """Seconds for which actors are awaited if only so many run at once; the others are queued.
-
-        The bill is modelled as if all ran at once.
-        """
-        return self.fleet.round_deadline_s * math.ceil(self.most_actors / concurrency)
-
-    def actor_spec(
-        self, round_index: int, policy_version: int, weights: bytes, *, limits: Limits, **fields: Any
-    ) -> ActorSpec:
-        """What the actors of one policy version have in common.
-
-        Args:
-            limits: The most that each is billed for.
-            fields: Fields of the event that differ from the run's.
-        """
-        return ActorSpec(
-            {**self.actor_event, "policy_version": policy_version, "round_index": round_index, **fields},
-            self.spaces, weights_bytes=len(weights), timeout_s=limits.actor_s)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a pacing works with. Each part does its own work; none knows the pacing."""
-
-    settings: RoundSettings
     progress: Progress
     sampler: Sampler
     updating: Updating
@@ -122,14 +84,14 @@ class Parts:
         """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""
         self.phases.end_round()
         return self.books.choose_limits(
-            self._choices(round_index), actors=self.settings.most_actors, round_index=round_index)
+            self._choices(round_index), actors=self.scaling.scaler.actors_max, round_index=round_index)
 
     def holds(self, round_index: int) -> bool:
         """Whether what stands in a round fits beside all that is reserved now, under whatever limits."""
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
-        steps_max = (self.settings.algorithm.round_steps or self.phases.samples_max) + self.phases.samples_max
+        steps_max = (self.experiment.algorithm.round_steps or self.phases.samples_max) + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
             evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max))
@@ -137,7 +99,19 @@ class Parts:
     def collected_s(self, seconds: float, actors: int) -> float:
         """For how long the most actors would have been awaited, if so many were for ``seconds``; some are queued."""
         at_once = self.sampler.concurrency
-        return seconds / math.ceil(actors / at_once) * math.ceil(self.settings.most_actors / at_once)
+        return seconds / math.ceil(actors / at_once) * math.ceil(self.scaling.scaler.actors_max / at_once)
+
+    def actor_spec(self, round_index: int, weights: bytes, limits: Limits, **fields: Any) -> ActorSpec:
+        """What the actors have in common that are started now.
+
+        Args:
+            weights: Of the newest policy.
+            limits: Of the round.
+            fields: Fields of the event that differ from the run's.
+        """
+        return ActorSpec(
+            {**self.actor_event, "policy_version": self.updating.updater.policy_version, "round_index": round_index,
+             **fields}, self.spaces, weights_bytes=len(weights), timeout_s=self.by_the_clock(limits).actor_s)
 
     def by_the_clock(self, limits: Limits) -> Limits:
         """The limits that this machine's clock enforces.
@@ -146,7 +120,10 @@ class Parts:
         Lambda to end one earlier. A modelled bill has nothing to do with how busy this machine is; it is the model
         that ends what is longer than its limit.
         """
-        whole, collect_s = self.books.meter.limits, self.settings.deadline_s(self.sampler.concurrency)
+        whole = self.books.meter.limits
+        # Actors that cannot run at once are queued; the bill is modelled as if all ran at once.
+        collect_s = self.experiment.fleet.round_deadline_s * math.ceil(
+            self.scaling.scaler.actors_max / self.sampler.concurrency)
         if self.books.meter.is_by_the_clock:
             return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s))
         return replace(whole, actor_s=limits.actor_s, collect_s=collect_s)
@@ -159,15 +136,9 @@ class Scaling:
         scaler: Decides how many actors a round gets.
     """
 
-    def __init__(self, scaler: Scaler, books: Books, *, target_return: float | None, budget_usd: float) -> None:
-        """Starts without a finished round.
-
-        Args:
-            target_return: ``stop.target_return``.
-            budget_usd: ``budget.usd``.
-        """
-        self.scaler, self._books, self._target_return = scaler, books, target_return
-        self._budget_usd = budget_usd
+    def __init__(self, scaler: Scaler, books: Books, experiment: FittedExperiment) -> None:
+        """Starts without a finished round."""
+        self.scaler, self._books, self._experiment = scaler, books, experiment
         self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
 
     def observe(self, row: RoundRow) -> None:
@@ -189,4 +160,4 @@ class Scaling:
         return self.scaler.decide(RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in self.scaler.signals},
-            self._target_return, self._budget_usd, self._books.meter.is_by_the_clock))
+            self._experiment.stop.target_return, self._experiment.budget.usd, self._books.meter.is_by_the_clock))

@@ -54,9 +54,8 @@ def preflight(
     experiment.scaler.chosen.make()
     environment = environment or try_experiment(experiment)
     fitted = fit(experiment, environment)
-    model = make_cost_model(fitted, environment.spaces, prices)
-    limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
-    needed_usd = _round_usd(fitted.scaler.smallest_round, model, limits, init_s)
+    needed_usd, limits = _smallest_round(
+        fitted, make_cost_model(fitted, environment.spaces, prices), is_modelled=is_modelled)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
@@ -89,8 +88,7 @@ def smallest_budget_usd(
     """
     fitted = fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
-    limits, init_s = _first_limits(fitted, model.limits, is_modelled=is_modelled)
-    return _round_usd(fitted.scaler.smallest_round, model, limits, init_s)
+    return _smallest_round(fitted, model, is_modelled=is_modelled)[0]
 
 
 def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
@@ -108,21 +106,17 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
     return fitted
 
 
-def _first_limits(experiment: FittedExperiment, configured: Limits, *, is_modelled: bool) -> tuple[Limits, float]:
-    """The tightest limits that the first round may begin under, and the longest start-up of an actor."""
-    if not is_modelled:
-        return configured, INIT_SECONDS_MAX
-    units = tabled(experiment)
-    times = make_times(Rates("", units, None), experiment)
-    phases = make_phase_times(experiment, configured, times)
-    *_, tightest = phases.choices(detects=False, evaluates=False)
-    return tightest, init_s(experiment, units)
-
-
-def _round_usd(smallest: int, model: CostModel, limits: Limits, init_s: float) -> float:
-    meter = Meter(model, Budget(1e9), init_s=init_s)
+def _smallest_round(experiment: FittedExperiment, model: CostModel, *, is_modelled: bool) -> tuple[float, Limits]:
+    """The worst case of a round of the fewest actors, and the tightest limits that the first round may begin under."""
+    limits, start_s = model.limits, INIT_SECONDS_MAX
+    if is_modelled:
+        units = tabled(experiment)
+        phases = make_phase_times(experiment, limits, make_times(Rates("", units, None), experiment))
+        *_, limits = phases.choices(detects=False, evaluates=False)
+        start_s = init_s(experiment, units)
+    meter, smallest = Meter(model, Budget(1e9), init_s=start_s), experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)
-    return meter.reserved_usd
+    return meter.reserved_usd, limits
 
 
 def _check_function(experiment: FittedExperiment) -> None:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,8 @@ class _Run:
             updater=self._open_updater(),
             detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
                                        seed=experiment.seed),
-            scaler=experiment.scaler.chosen.make(), sampler=self._sampler, evaluator=self._open_evaluator(),
-            actor_event=self._actor_event, spaces=self._context.spaces)
+            sampler=self._sampler, evaluator=self._open_evaluator(), actor_event=self._actor_event,
+            spaces=self._context.spaces)
         self._loop = make_round_loop(
             experiment, equipment, books=Books(self._meter, self._events, self._save_ledger),
             saving=Saving(self._save_round, signals.shield),
@@ -236,7 +236,7 @@ class _Run:
 
     def to_the_end(self, name: str) -> RunResult:
         """Runs the loop; whatever happens, leaves a summary."""
-        result = self._run_loop()
+        stop_reason, exit_code, error = self._run_loop()
         self._signals.ignore()
         self._meter.forfeit()
         rows: list[RoundRow] = []
@@ -244,42 +244,40 @@ class _Run:
             rows = self._directory.read_rounds()
         except RunDirectoryError as failure:
             # Somebody else wrote there: that must not hide how the run ended.
-            if not result.exit_code:
-                result = RunResult({"stop_reason": "failed"}, 1, failure)
-        error = _text(result.error)
-        summary = summarise(
+            if not exit_code:
+                stop_reason, exit_code, error = "failed", 1, failure
+        summary: Mapping[str, Any] = summarise(
             rows, name=name, experiment=self._experiment, backend=self._backend,
-            best=self._best, stop_reason=result.summary["stop_reason"], error=error, spent_usd=self._meter.spent_usd,
+            best=self._best, stop_reason=stop_reason, error=_text(error), spent_usd=self._meter.spent_usd,
             session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
-        result = replace(result, summary=summary)
         for finish in (self._write_end, *(observer.on_end for observer in [*self._observers, self._callbacks])):
             try:
                 finish(summary)
             except (RunError, OSError) as failure:
                 # A full disk or a lost bucket must not hide an earlier reason why the run ends.
-                if not result.exit_code:
-                    result = RunResult(summary | {"error": _text(failure)}, 1, failure)
-        if result.error is not None and not _is_foreseen(result.error):
+                if not exit_code:
+                    exit_code, error = 1, failure
+        if error is not None and not _is_foreseen(error):
             # A defect of ours: recorded like any other end, and shown with its traceback.
-            raise result.error
-        return result
+            raise error
+        return RunResult({**summary, "error": _text(error) or None}, exit_code, error)
 
     def _write_end(self, summary: Mapping[str, Any]) -> None:
         self._save_ledger()
         self._events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
         write_atomically(self._directory.summary_path, to_json(summary))
 
-    def _run_loop(self) -> RunResult:
-        """Returns why it ended; the summary holds nothing else yet."""
+    def _run_loop(self) -> tuple[str, int, Exception | None]:
+        """Returns why it ended, the exit code, and what it failed with."""
         try:
             self._prewarm()
             self._keeping.begins()
-            return RunResult({"stop_reason": self._loop.run()})
+            return self._loop.run(), 0, None
         except (Interrupted, KeyboardInterrupt) as interrupt:
             number = getattr(interrupt, "signal_number", signal.SIGINT)
-            return RunResult({"stop_reason": "interrupted"}, 128 + number)
+            return "interrupted", 128 + number, None
         except Exception as failure:
-            return RunResult({"stop_reason": "failed"}, 1, failure)
+            return "failed", 1, failure
 
     def _prewarm(self) -> None:
         """Proves that actors start and reach the cache."""

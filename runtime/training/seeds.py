@@ -15,11 +15,11 @@ from typing_extensions import TypedDict
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
-from runtime.display.table import report_lines
+from runtime.display.table import make_display, report_lines
 from runtime.display.terminal import spent_of
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
-from runtime.ports.run import Backend, Display
+from runtime.ports.run import Backend
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import from_json, read_regular, remove, to_json, write_atomically
@@ -35,10 +35,6 @@ from runtime.training.summary import read_summary
 _KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return_mean", "evaluation_return_best",
          "evaluation_round_best", "best_policy_file", "episode_return_mean", "spent_usd", "budget_usd", "modelled_s",
          "measured_session_s")
-
-
-MakeBackend = Callable[[ResolvedExperiment], Backend]
-MakeDisplay = Callable[[ResolvedExperiment], Display]
 
 
 # The budget
@@ -71,11 +67,10 @@ def train_seeds(
     experiment: ResolvedExperiment,
     out: Path,
     *,
-    make_backend: MakeBackend,
+    make_backend: Callable[[ResolvedExperiment], Backend],
     seeds: int,
     resume: bool,
     settings: Callable[[Experiment], str],
-    make_display: MakeDisplay,
     say: Callable[[str], None],
     name: str,
     wandb: WandbLog | None = None,
@@ -89,7 +84,6 @@ def train_seeds(
         seeds: How many.
         resume: Continue what ``out`` holds: finished seeds are kept, an unfinished one goes on.
         settings: Returns what is shown of the experiment before the first run.
-        make_display: Shows one run.
         say: Shows a line.
         name: The experiment's name, for people.
         wandb: Shows each run in Weights & Biases, too.
@@ -106,25 +100,36 @@ def train_seeds(
     environment = try_experiment(experiment)
     needed_usd = smallest_budget_usd(
         experiment, environment, prices, instance_type=experiment.learner.instance_types[0], is_modelled=is_modelled)
-    runs = _Seeds(experiment, out, seeds, name, wandb)
+    runs = _Seeds(experiment, out, seeds, needed_usd, name)
     directory = RunDirectory(out)
+
+    def train_one(following: ResolvedExperiment) -> RunResult:
+        display, path = make_display(following, settings=lambda _: ""), runs.path_of(following.seed)
+        try:
+            return train(following, path, backend=make_backend(following), resume=path.exists(), display=display,
+                         name=name, wandb=wandb)
+        except (Interrupted, KeyboardInterrupt) as interrupt:
+            return RunResult({}, 128 + int(getattr(interrupt, "signal_number", signal.SIGINT)))
+        finally:
+            display.close()
+
     try:
         runs.load(directory, resume=resume)
-        first = runs.next_experiment(needed_usd)
+        first = runs.next_experiment()
         if first is not None:
             preflight(first, prices, is_modelled=is_modelled, environment=environment)
         runs.save()
         if first is not None:
             say(settings(experiment).rstrip())
-        return _train_all(runs, first, needed_usd, make_backend, make_display, say)
+        return _train_all(runs, first, train_one, say)
     finally:
         runs.forget_if_nothing_started()
         directory.close()
 
 
 def _train_all(
-    runs: _Seeds, following: ResolvedExperiment | None, needed_usd: float, make_backend: MakeBackend,
-    make_display: MakeDisplay, say: Callable[[str], None],
+    runs: _Seeds, following: ResolvedExperiment | None, train_one: Callable[[ResolvedExperiment], RunResult],
+    say: Callable[[str], None],
 ) -> RunResult:
     reason, code, trained = "finished", 0, 0
     cause: Exception | None = None
@@ -132,12 +137,12 @@ def _train_all(
         say(f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
             f"up to {spent_of(following.budget.usd, runs.experiment.budget.usd)}\n")
         try:
-            result = _train_one(runs, following, make_backend, make_display)
+            result = train_one(following)
             code, cause = result.exit_code, result.error
             trained += 1
             if not code:
                 runs.finish(following.seed)
-                following = runs.next_experiment(needed_usd)
+                following = runs.next_experiment()
         except RunError as error:
             if not trained:
                 # The first of them was refused.
@@ -150,20 +155,6 @@ def _train_all(
     if why := try_to_write_report(runs.out):
         say(f"! no report could be written: {why}")
     return RunResult(runs.summary(reason), code, cause)
-
-
-def _train_one(
-    runs: _Seeds, experiment: ResolvedExperiment, make_backend: MakeBackend,
-    make_display: MakeDisplay,
-) -> RunResult:
-    display, path = make_display(experiment), runs.path_of(experiment.seed)
-    try:
-        return train(experiment, path, backend=make_backend(experiment), resume=path.exists(), display=display,
-                     name=runs.name, wandb=runs.wandb)
-    except (Interrupted, KeyboardInterrupt) as interrupt:
-        return RunResult({}, 128 + int(getattr(interrupt, "signal_number", signal.SIGINT)))
-    finally:
-        display.close()
 
 
 class _Limits(TypedDict):
@@ -185,10 +176,8 @@ _DOCUMENT = pydantic.TypeAdapter(_Document)
 class _Seeds:
     """The directory of several seeds' runs: which there are, which are finished, and what they may spend."""
 
-    def __init__(
-        self, experiment: ResolvedExperiment, out: Path, count: int, name: str, wandb: WandbLog | None = None
-    ) -> None:
-        self.experiment, self.out, self.name, self.wandb = experiment, out, name, wandb
+    def __init__(self, experiment: ResolvedExperiment, out: Path, count: int, needed_usd: float, name: str) -> None:
+        self.experiment, self.out, self.name, self._needed_usd = experiment, out, name, needed_usd
         self.seeds = [experiment.seed + index for index in range(count)]
         if self.seeds[-1] >= 2**63:
             raise ExperimentError(f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³")
@@ -231,7 +220,7 @@ class _Seeds:
             raise RunDirectoryError(f"--resume: {self.out} holds {len(before)} seeds; allowed: --seeds from "
                                     f"{len(before)}")
 
-    def next_experiment(self, needed_usd: float) -> ResolvedExperiment | None:
+    def next_experiment(self) -> ResolvedExperiment | None:
         """The next run that is not finished, with its share of the budget; None if all are.
 
         Raises:
@@ -246,13 +235,13 @@ class _Seeds:
         share_usd = fair_share_usd(
             self.experiment.budget.usd, finished_usd=finished_usd, others_usd=sum(spent.values()) - spent[seed],
             unfinished=len(unfinished))
-        if share_usd < needed_usd:
-            allowed_usd = math.ceil((finished_usd + len(unfinished) * needed_usd) * 1e6) / 1e6
+        if share_usd < self._needed_usd:
+            allowed_usd = math.ceil((finished_usd + len(unfinished) * self._needed_usd) * 1e6) / 1e6
             raise ExperimentError(
                 f"--seeds {len(self.seeds)}: budget.usd = {self.experiment.budget.usd:g} leaves {share_usd:.6f} USD "
                 f"for each of {len(unfinished)} runs, which cannot hold one round of "
-                f"{self.experiment.scaler.smallest_round} actors, whose worst case is {needed_usd:.6f} USD; allowed: "
-                f"budget.usd from {allowed_usd:.6f}, or fewer seeds")
+                f"{self.experiment.scaler.smallest_round} actors, whose worst case is {self._needed_usd:.6f} USD; "
+                f"allowed: budget.usd from {allowed_usd:.6f}, or fewer seeds")
         return self.experiment.model_copy(update={
             "seed": seed, "budget": self.experiment.budget.model_copy(update={"usd": share_usd})})
 

@@ -60,7 +60,7 @@ class SynchronousPacing:
 
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
-        self._parts, self._settings, self._clock = parts, parts.settings, parts.clock
+        self._parts, self._experiment, self._clock = parts, parts.experiment, parts.clock
         self._meter = parts.books.meter
 
     def close(self) -> None:
@@ -146,10 +146,8 @@ class SynchronousPacing:
         fields = self._parts.callbacks.actor_fields
         if raised := sum(one.collected.has_raising_slot for one in rejected):
             # The same numbers would raise again.
-            fields["seed"] = int(np.random.SeedSequence((self._settings.seed, raised)).generate_state(1)[0])
-        return self._settings.actor_spec(
-            round_index, self._parts.updating.updater.policy_version, weights,
-            limits=self._parts.by_the_clock(limits), **fields)
+            fields["seed"] = int(np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0])
+        return self._parts.actor_spec(round_index, weights, limits, **fields)
 
     def _start(self, collection: Collection, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
@@ -178,7 +176,7 @@ class SynchronousPacing:
         """
         first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
         boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
-        return min(max(first_s, detect_s + boost_s), self._settings.fleet.round_deadline_s)
+        return min(max(first_s, detect_s + boost_s), self._experiment.fleet.round_deadline_s)
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
         # A hair less than the product, which can come out a hair too large.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import FittedEnvironment
+from runtime.config.resolved import FittedExperiment
 from runtime.errors import NotFiniteError
 from runtime.learner.batch import assemble_batch
 from runtime.ports.learning import Aggregation, Update, UpdateMetrics, Updater
@@ -81,7 +81,7 @@ class RoundTraining:
     def mean_metrics(self) -> UpdateMetrics:
         """Means over the updates, but the last one's learning rate."""
         means: dict[str, Any] = {
-            name: _mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
+            name: mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
         return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
 
@@ -94,9 +94,7 @@ class Updating:
         episodes: OpenEpisodes,
         progress: Progress,
         spaces: Spaces,
-        environment: FittedEnvironment,
-        *,
-        settings_key: str,
+        experiment: FittedExperiment,
         timing: Timing,
     ) -> None:
         """Starts with no update.
@@ -105,13 +103,12 @@ class Updating:
             episodes: Take over what trajectories leave open when they are trained on.
             progress: Counts the environment steps.
             spaces: Of the environment.
-            environment: Says whether rewards are clipped and episodes replayed.
-            settings_key: The algorithm's section of the experiment file, which is named if training diverges.
+            experiment: Says whether rewards are clipped and episodes replayed, and what is named if training diverges.
             timing: Clock, limit and billed seconds of an update.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces, self._environment, self._settings_key = spaces, environment, settings_key
-        self._timing = timing
+        self._spaces, self._environment, self._timing = spaces, experiment.environment, timing
+        self._settings_key = f"algorithm.{experiment.algorithm.chosen_key}"
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
         """Trains on these trajectories, once, and takes over the episodes that they left open.
@@ -191,6 +188,7 @@ class Updating:
         return updates
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
+    """Returns the mean of those that are known; None if none is."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None

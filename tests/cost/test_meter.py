@@ -21,8 +21,8 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_c
 from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, vcpu_share
 from runtime.cost.prices import PRICES
 from runtime.errors import BudgetError, ExperimentError
-from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable, Usage, Work
-from tests.helpers import cost_model
+from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable, Work
+from tests.helpers import cost_model, used
 
 PLAIN = PriceTable(
     source="a test",
@@ -53,7 +53,8 @@ def model(prices: PriceTable = PLAIN, **sections: dict[str, Any]) -> CostModel:
 
 def ended(meter: Meter, slot: int, attempt: int = 0, *, billed_s: float = 1.0, init_s: float = 0.0,
           is_metered: bool = False, traffic_bytes: int = 0) -> float:
-    return meter.settle(Work(ACTOR, slot, attempt), Usage(billed_s, init_s, is_metered, traffic_bytes))
+    return meter.settle(Work(ACTOR, slot, attempt), used(billed_s, init_s, is_metered=is_metered),
+                        traffic_bytes=traffic_bytes)
 
 
 def add(meter: Meter, slots: Iterable[int], attempt: int = 0) -> int:
@@ -453,7 +454,7 @@ def test_seconds_that_are_none_cost_what_was_reserved_and_an_event_says_so(
     reserved_usd = meter.reserved_usd
     worst_usd = cost.roles[role].worst_case_usd()
     assert before_usd is None or reserved_usd - before_usd == pytest.approx(worst_usd)
-    billed_s = meter.settle(work, Usage(seconds[0], seconds[1], is_metered))
+    billed_s = meter.settle(work, used(seconds[0], seconds[1], is_metered=is_metered))
     assert meter.spent_usd == pytest.approx(worst_usd)
     assert meter.reserved_usd == pytest.approx(reserved_usd - worst_usd)
     assert billed_s == 60.0
@@ -677,11 +678,11 @@ def test_learner_functions_are_reserved_and_settled_beside_actors():
     assert meter.reserved_usd - before_usd == pytest.approx(3 * worst_usd)
     # Warm is a slot of its own role; provisioned is the first gradient function, and no actor.
     assert [ended(meter, slot, init_s=2.0) for slot in range(2)] == [3.0, 3.0]
-    assert meter.settle(Work(GRADIENT, 0), Usage(1.0, 2.0, traffic_bytes=1025)) == 1.0
-    assert meter.settle(Work(GRADIENT, 1), Usage(1.0, 2.0)) == 3.0
+    assert meter.settle(Work(GRADIENT, 0), used(1.0, 2.0), traffic_bytes=1025) == 1.0
+    assert meter.settle(Work(GRADIENT, 1), used(1.0, 2.0)) == 3.0
     assert meter.settle(Work(GRADIENT, 2), None) == 0.0
     assert meter.reserve([Work(GRADIENT, 1), Work(GRADIENT, 1, 1)]) == 2
-    assert [meter.settle(Work(GRADIENT, 1, attempt), Usage(1.0, 2.0)) for attempt in range(2)] == [1.0, 3.0]
+    assert [meter.settle(Work(GRADIENT, 1, attempt), used(1.0, 2.0)) for attempt in range(2)] == [1.0, 3.0]
     bill = meter.close_round(actors_started=2, seconds=10.0)
     assert bill.actors_cost_usd == pytest.approx(2 * (3 * 0.008 + 0.5))
     assert bill.learner_cost_usd == pytest.approx(10 * 0.01 + 2 * 0.004 + 2 * 0.0625 + 2 * 7 * 0.008 + 4 * 0.5)
@@ -1022,7 +1023,7 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     assert promised == pytest.approx((40 * 2 * 0.008 + request_usd) * UNITS_PER_USD)
     assert meter.reserve([Work(LEARNER, 0)]) == 1
     assert meter.budget.get_state()["reserved"][f"{LEARNER} 0.0"] == promised
-    assert meter.settle(Work(LEARNER, 0), Usage(2.0, init_s=1.5)) == 3.5
+    assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 3.5
     ended(meter, 0)
     bill = meter.close_round(actors_started=1, seconds=4.0)
     assert bill.learner_cost_usd == pytest.approx(3.5 * 2 * 0.008 + request_usd + 4.0 * 0.5 * 0.008)
@@ -1030,7 +1031,7 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     # Warm; and a round without an update gives the invocation back.
     meter.open_round(1, smallest=1)
     meter.reserve([Work(LEARNER, 0)])
-    assert meter.settle(Work(LEARNER, 0), Usage(2.0, init_s=1.5)) == 2.0
+    assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 2.0
     meter.close_round(actors_started=0, seconds=0.0)
     meter.open_standing()
     assert meter.close_round(actors_started=0, seconds=0.0).learner_cost_usd == 0.0

@@ -107,7 +107,7 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
     make_round_loop(
         experiment, Equipment(
             updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(clock, measure_s=slowness),
-            scaler=experiment.scaler.chosen.make(), sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
+            sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
             evaluator=FakeEvaluator(clock, evaluate_s=slowness), actor_event=EVENT, spaces=SPACES),
         books=Books(meter, EventLog(tmp_path / "events.jsonl", lambda: "now"), lambda: None),
         saving=Saving(lambda row, *_: rows.append(vars(row))), callbacks=Callbacks([], experiment),

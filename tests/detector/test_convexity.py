@@ -15,6 +15,7 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
+from runtime.learner import LearnerSpec
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
@@ -24,13 +25,13 @@ from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import Curvature
+from runtime.ports.scaling import Detected
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
 OBJECTIVES = ("log_prob", "surrogate", "total_loss")
-UNDEFINED = Curvature(None, None, None)
+UNDEFINED = Detected()
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,12 +67,12 @@ def quadratic(eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = 
     return CurvatureProblem(Point(torch.randn(size, generator=generator)), objective, torch.zeros(1), matrix.float())
 
 
-def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Curvature:
+def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Detected:
     return ConvexityDetector("log_prob", 1024, lanczos_steps, seed=0).measure(problem)
 
 
 def measured_at(learner: ActorCritic, samples: DetectorSamples, objective: str, *, lanczos_steps: int = 20,
-                seed: int = 0) -> Curvature:
+                seed: int = 0) -> Detected:
     """What a detector measures at the learner's present policy."""
     detector = ConvexityDetector(objective, 1024, lanczos_steps, seed=seed)
     return detector.measure(learner.curvature_problem(detector.objective, samples))
@@ -127,7 +128,7 @@ def test_a_semidefinite_hessian_has_no_ratio(flat_directions: int, sign: float, 
 
 
 def test_a_zero_hessian_has_no_ratio() -> None:
-    assert measured(quadratic([0.0] * 5)) == Curvature(0.0, 0.0, None)
+    assert measured(quadratic([0.0] * 5)) == Detected(0.0, 0.0)
 
 
 @pytest.mark.parametrize("rotated", [True, False])
@@ -234,7 +235,7 @@ def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: py
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another start vector and another tridiagonalisation, on networks of about 3,000 parameters."""
-    learner = small_learner(hidden_sizes=(32, 32), seed=2)
+    learner = small_learner(network="mlp tanh 32 32", seed=2)
     samples = random_samples(learner, 128)
     low, high = density_extremes(learner.curvature_problem(objective, samples), 50, monkeypatch)
     curvature = measured_at(learner, samples, objective, lanczos_steps=50)
@@ -254,18 +255,18 @@ def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPa
 # Networks
 
 
-def small_learner(*, hidden_sizes: tuple[int, int] = (8, 8), seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
+def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
     """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
     options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
                "normalize_observations": True} | ppo
-    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(**options)), seed=seed)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(**options)), SPACES, seed=seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        learner.policy = PolicyNetwork(SPACES, hidden_sizes=hidden_sizes)
-        learner.critic = ValueNetwork(SPACES, hidden_sizes=hidden_sizes)
+        learner.policy = PolicyNetwork(SPACES, network)
+        learner.critic = ValueNetwork(SPACES, network)
         with torch.no_grad():
-            for network in (learner.policy, learner.critic):
-                for parameter in network.parameters():
+            for one in (learner.policy, learner.critic):
+                for parameter in one.parameters():
                     parameter.add_(scale * torch.randn_like(parameter))
     learner.moments.merge(np.random.default_rng(seed).normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (500, 3)))
     return learner
@@ -458,7 +459,7 @@ def test_advantages_that_are_all_zero_have_no_curvature() -> None:
     samples = random_samples(learner, 32)
     flat = DetectorSamples(**{**vars(samples), "advantages": np.zeros(32, np.float32)})
     for objective in ("log_prob", "surrogate"):
-        assert measured_at(learner, flat, objective) == Curvature(0.0, 0.0, None)
+        assert measured_at(learner, flat, objective) == Detected(0.0, 0.0)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -470,12 +471,6 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
     assert measured_at(learner, samples, objective) == UNDEFINED
 
 
-def test_an_unknown_objective_is_refused() -> None:
-    learner = small_learner()
-    with pytest.raises(ValueError, match="log_prob, surrogate, total_loss"):
-        measured_at(learner, random_samples(learner, 8), "loss")
-
-
 # Other algorithms, distributions and networks
 
 
@@ -485,15 +480,15 @@ def test_an_unknown_objective_is_refused() -> None:
 def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, objective: str) -> None:
     """The extremes of the Hessian of the same objective, differentiated in double precision."""
     settings = AlgorithmSection(**{"kind": kind, "staleness_max": 8, kind: section(normalize_observations=True)})
-    learner = algorithm(DISCRETE, settings, seed=0)
+    learner = algorithm(LearnerSpec(settings, DISCRETE))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        learner.policy = PolicyNetwork(DISCRETE, hidden_sizes=(6, 6))
-        learner.critic = ValueNetwork(DISCRETE, hidden_sizes=(6, 6))
+        learner.policy = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
+        learner.critic = ValueNetwork(DISCRETE, "mlp tanh 6 6")
         for network in (learner.policy, learner.critic):
             for parameter in network.parameters():
                 parameter.data.add_(0.4 * torch.randn_like(parameter))
-    learner.target = PolicyNetwork(DISCRETE, hidden_sizes=(6, 6))
+    learner.target = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
     samples = learner.samples(roll(learner.weights(), DISCRETE, steps=24)).arrays
     problem = learner.curvature_problem(objective, samples)
     module = problem.module.double()
@@ -515,8 +510,8 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
 
 @pytest.mark.parametrize(("spaces", "network"), [(PIXELS, "conv"), (COMBINED, "combined")])
 def test_pixels_have_curvature_and_stay_bytes(spaces: Spaces, network: str) -> None:
-    learner = Impala(spaces, AlgorithmSection(kind="impala", impala=ImpalaSettings(
-        normalize_observations=spaces.is_combined)), network=network, seed=0)
+    learner = Impala(LearnerSpec(AlgorithmSection(kind="impala", impala=ImpalaSettings(
+        normalize_observations=spaces.is_combined)), spaces, network))
     detector = ConvexityDetector("log_prob", 16, 6, seed=0)
     subset = detector.select(learner.update(roll(learner.weights(), spaces), progress=0.0).samples)
     assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *spaces.observation_shape)
@@ -542,8 +537,8 @@ def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
 
 def updated_learner() -> tuple[Ppo, DetectorSamples]:
     """A learner of full size after one update, with the update's own samples."""
-    learner = Ppo(SPACES, AlgorithmSection(ppo=PpoSettings(
-        epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), SPACES))
     random = np.random.default_rng(0)
     shape = (16, 2)
     last = np.zeros(shape, np.bool_)
@@ -607,7 +602,7 @@ def test_the_number_of_threads_is_put_back() -> None:
 
 def test_measuring_twice_gives_the_same_bits() -> None:
     """Whatever the global generator and the number of threads are."""
-    learner = small_learner(seed=9, hidden_sizes=(32, 32))
+    learner = small_learner(seed=9, network="mlp tanh 32 32")
     samples = random_samples(learner, 256)
     results = []
     for threads in (1, 2):
@@ -615,7 +610,7 @@ def test_measuring_twice_gives_the_same_bits() -> None:
         torch.manual_seed(threads)
         results += [measured_at(learner, samples, "log_prob", seed=3) for _ in range(2)]
     assert results == [results[0]] * 4
-    assert all(isinstance(number, float | int) for number in vars(results[0]).values())
+    assert None not in (results[0].eigenvalue_min, results[0].eigenvalue_max, results[0].convexity_ratio)
 
 
 # The subset

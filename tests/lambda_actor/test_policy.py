@@ -10,7 +10,7 @@ import torch
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
-from lambda_actor.policy import HIDDEN_SIZES, Architecture, Policy, parameter_shapes, same_padding
+from lambda_actor.policy import Architecture, Policy, parameter_shapes, same_padding
 from lambda_actor.spaces import Spaces
 from runtime.learner.distributions import Categoricals
 from runtime.learner.networks import PolicyNetwork, layer_arrays
@@ -48,7 +48,7 @@ def torch_policy(spaces: Spaces, network: str) -> PolicyNetwork:
     """A network far from its start, the same each time."""
     torch.manual_seed(1)
     # Orthogonal weights for all pixels would take seconds.
-    policy = PolicyNetwork(spaces, network, hidden_sizes=(24, 16) if spaces.is_pixels else HIDDEN_SIZES)
+    policy = PolicyNetwork(spaces, f"{network} tanh 24 16" if spaces.is_pixels and network != "conv" else network)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape))

@@ -90,7 +90,7 @@ def frame_trajectory(**changes: object) -> dict[str, np.ndarray]:
             "bootstrap_frames": np.array([[2, 3]], np.int32), **changes}
 
 
-STATE = {"policy_version": np.int64(3), "values": text_field('{"β": 0.2}'),
+STATE = {"values": text_field('{"β": 0.2}'),
          "array.policy.weight": np.ones((2, 2), np.float32), "array.optimizer.0.step": np.float64(7.0)}
 SAMPLES = {"observations": np.ones((3, 2), np.float32), "actions": np.ones((3, 1), np.float32),
            **{name: np.zeros(3, np.float32) for name in ("log_probs", "advantages", "value_targets")},
@@ -109,7 +109,7 @@ MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.WEIGHTS: policy_arrays(3, 2, hid
                 "state": np.frombuffer(encode(Kind.LEARNER_STATE, STATE), np.uint8), "staleness": np.array([0]),
                 **SAMPLES, "explained_variance": np.array([0.5]),
                 **{name: np.float64(1.5) for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")}},
-            Kind.SAMPLES: {**SAMPLES, "values": np.zeros(3, np.float32), "policy_versions": np.array([4])},
+            Kind.SAMPLES: SAMPLES,
             Kind.GRADIENT: {
                 "pulled_version": np.int64(7), "losses": np.ones(3, np.float32), "sample_count": np.int64(3),
                 "truncated_count": np.int64(1), "array.policy.log_std": np.ones(1, np.float32)}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,6 +74,40 @@ def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.nda
         terminated=np.ones((steps, trajectories), np.bool_),
         bootstrap_mask=np.zeros((steps, trajectories), np.bool_),
         bootstrap_observations=np.empty((0, *spaces.observation_shape), np.float32))
+
+
+def learn_the_better_action(make: Callable[[Spaces], Any], stale: int, *, updates: int, share: float) -> None:
+    """Action 2 pays where the feature is positive, action 0 where it is negative; also with old actors and replays.
+
+    Args:
+        stale: Versions that actors are behind.
+        share: So likely the better action is at the end, at least.
+    """
+    spaces = Spaces((1,), action_count=3)
+    learner = make(spaces)
+    published = [learner.weights()]
+    for k in range(updates):
+        learner.update(bandit(published[max(0, k - stale)], spaces, seed=k, pays=lambda observations, actions: (
+            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
+        learner.replay(progress=0.0)
+        published.append(learner.weights())
+    policy = Policy.from_bytes(learner.weights())
+    for feature, best in ((-1.0, 0), (1.0, 2)):
+        assert policy.best_action(np.array([feature], np.float32)) == best
+        outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
+        assert math.exp(outputs[best]) / np.exp(outputs).sum() > share
+
+
+def learn_the_better_sign(make: Callable[[Spaces], Any]) -> None:
+    """A continuous action pays if it has the feature's sign."""
+    spaces = Spaces((1,), action_size=1)
+    learner = make(spaces)
+    for k in range(25):
+        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
+            actions[..., 0] * observations[..., 0] > 0.0)), progress=0.0)
+    policy = Policy.from_bytes(learner.weights())
+    assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
+    assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
 
 
 def joined(*batches: Batch) -> Batch:

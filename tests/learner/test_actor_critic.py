@@ -28,7 +28,7 @@ from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.ports.learning import Replays, Update
+from runtime.ports.learning import Update
 from tests.helpers import ROOT
 from tests.learner.learning import (
     COMBINED,
@@ -62,7 +62,7 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     options = {"normalize_observations": not spaces.is_pixels, "normalize_rewards": True} | (
         {"normalize_advantages": False} if name == "ppo" else {})
     section = AlgorithmSection(**{"kind": name, name: settings(**options), "staleness_max": 4})
-    learner = kind(spaces, section, network="conv" if spaces.is_pixels else "mlp", seed=0)
+    learner = kind(LearnerSpec(section, spaces, "conv" if spaces.is_pixels else "mlp"))
     batch, alone = ragged(roll(learner.weights(), spaces), (12, 5, 9))
     learner.begin([batch], progress=0.0)
     assert learner.return_moments.count == batch.env_steps == 26
@@ -121,12 +121,13 @@ def test_a_group_does_what_one_process_does(
         {"epochs": 1, "kl_coefficient": 0.3} if kind == "ppo" else {}))
 
     def make(group: Member | None) -> ActorCritic:
-        return algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}),
-                         network=network, seed=0, group=group)
+        return algorithm(
+            LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces, network),
+            group=group)
 
     def train(learner: ActorCritic, batch, updates: dict[int, list[Update]], rank: int) -> None:
         updates[rank] = [learner.update(batch, progress=0.0)]
-        if isinstance(learner, Replays) and (replayed := learner.replay(progress=0.0)) is not None:
+        if (replayed := learner.replay(progress=0.0)) is not None:
             updates[rank].append(replayed)
 
     alone, together = make(None), Together(size)
@@ -164,8 +165,8 @@ def test_the_gradient_is_autograds_of_the_loss(
     """To rounding, far from the policy that acted, on minibatches of any size."""
     settings = section(normalize_observations=not spaces.is_pixels, max_gradient_norm=None, entropy_coefficient=0.03,
                        value_coefficient=0.7)
-    learner = algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}),
-                        network=network, seed=0)
+    learner = algorithm(
+        LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces, network))
     samples = learner.samples(roll(learner.weights(), spaces, steps=100))
     learner.kl_coefficient = 0.4
     for one in (learner.policy, learner.critic):
@@ -186,7 +187,7 @@ def test_the_gradient_is_autograds_of_the_loss(
 def test_threads_change_nothing(network: str) -> None:
     """Policy and critic, each on a thread of its own, become what they become one after the other."""
     settings = PpoSettings(normalize_observations=False, minibatch_steps=5)
-    one, two = (Ppo(PIXELS, AlgorithmSection(ppo=settings), network=network, seed=0, threads=threads)
+    one, two = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), PIXELS, network, threads=threads))
                 for threads in (1, 2))
     batch = roll(one.weights(), PIXELS)
     metrics = [vars(learner.update(batch, progress=0.0).metrics) for learner in (one, two)]
@@ -220,7 +221,7 @@ class CutShort(Ppo):
 def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float | None) -> None:
     """Bit for bit, though the critic's steps are one call."""
     settings = PpoSettings(normalize_observations=True, value_coefficient=0.03, max_gradient_norm=norm_max)
-    one, other = (Ppo(VECTORS, AlgorithmSection(ppo=settings), seed=0) for _ in range(2))
+    one, other = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), VECTORS)) for _ in range(2))
     batch = roll(one.weights(), VECTORS)
     samples, minibatches = one.samples(batch), [*torch.arange(15).split(4), None]
     losses = one.descend(samples, minibatches)
@@ -234,11 +235,11 @@ def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float
 # The steps of an update
 
 
-def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, *, normalize_rewards: bool = False,
-         **options) -> ActorCritic:
+def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, *, normalize_rewards: bool = False
+         ) -> ActorCritic:
     settings = section(normalize_observations=True, learning_rate=1e-3, max_gradient_norm=None,
                        normalize_rewards=normalize_rewards)
-    return algorithm(spaces, AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), seed=0, **options)
+    return algorithm(LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces))
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
@@ -265,7 +266,7 @@ def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, ki
     elsewhere.load_snapshot(learner.snapshot())
     samples, indices = elsewhere.samples(batch), torch.tensor([3, 1, 20])
     there, here = elsewhere.gradients(samples, indices), learner.gradients(learner.samples(batch), indices)
-    assert (there.policy_version, there.losses.sample_count) == (1, 3)
+    assert (elsewhere.policy_version, there.losses.sample_count) == (1, 3)
     np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
     assert np.abs(flat(here.tensors)).max() > 0.0
     assert_same(everything(learner), before)
@@ -363,7 +364,7 @@ def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: S
 def test_seed_threads_and_network_are_the_specs() -> None:
     spec = make_spec("impala", PIXELS, network="mlp", threads=3)
     learner = make_learner(spec, device="cpu")
-    other = Impala(PIXELS, spec.algorithm, network="mlp", seed=3, threads=3)
+    other = Impala(LearnerSpec(spec.algorithm, PIXELS, "mlp", 3, threads=3))
     assert learner.weights() == other.weights()
     learner.update(roll(learner.weights(), PIXELS), progress=0.0)
     assert torch.get_num_threads() == 2, "beside the critic's"
@@ -391,8 +392,8 @@ def test_the_algorithm_of_the_docs_learns() -> None:
     names: dict[str, object] = {"__name__": "a2c"}
     exec(compile(code, "docs/design/add-a-part.md", "exec"), names)
     spaces = Spaces((1,), action_count=3)
-    learner = names["A2c"](spaces, AlgorithmSection(ppo=PpoSettings(
-        normalize_observations=True, learning_rate=1e-2)), seed=0)
+    learner = names["A2c"](LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        normalize_observations=True, learning_rate=1e-2)), spaces))
     for k in range(25):
         learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
             actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)

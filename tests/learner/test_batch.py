@@ -104,11 +104,6 @@ def test_rewards_are_clipped_to_their_sign_where_asked() -> None:
     assert message["rewards"].tolist() == [-3.0, 0.0, 0.25, 7.0]
 
 
-def test_no_trajectory_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        assemble_batch([], VECTORS)
-
-
 def test_shorter_trajectories_are_padded() -> None:
     trajectories = [trajectory(1, bootstrap_steps=(3,)), trajectory(2, steps=2), trajectory(3, steps=3)]
     batch = assemble_batch(trajectories, VECTORS)
@@ -129,12 +124,6 @@ def test_shorter_trajectories_of_frames_are_padded() -> None:
     batch = assemble_batch([short, frame_trajectory(1)], PIXELS)
     np.testing.assert_array_equal(batch.observations[:2, 0], assemble_batch([short], PIXELS).observations[:, 0])
     assert not batch.observations[2:, 0].any()
-
-
-@pytest.mark.parametrize("other", [{"observation_size": 3}, {"action_size": 1}])
-def test_trajectories_of_different_shape_are_refused(other: dict[str, int]) -> None:
-    with pytest.raises(ValueError):
-        assemble_batch([trajectory(1), trajectory(2, **other)], VECTORS)
 
 
 # Discrete actions and pixels
@@ -176,17 +165,6 @@ def test_a_stack_of_frames_that_are_not_there_is_refused() -> None:
     message["observation_frames"][2, 1] = 5
     with pytest.raises(CorruptedMessageError, match="5"):
         assemble_batch([message], PIXELS)
-
-
-@pytest.mark.parametrize(("message", "spaces"), [
-    (trajectory(1), Spaces((3,), action_size=3)), (trajectory(1), Spaces((2,), action_size=2)),
-    (trajectory(1), Spaces((2,), action_count=3)), (frame_trajectory(1), Spaces(
-        (4, 20, 18), frame_shape=(2, 20, 18), frame_stack=2, action_count=4)),
-    (frame_trajectory(1), Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_count=3)),
-    (frame_trajectory(1), Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_size=4))])
-def test_trajectories_of_other_spaces_are_refused(message: dict[str, np.ndarray], spaces: Spaces) -> None:
-    with pytest.raises(ValueError):
-        assemble_batch([message], spaces)
 
 
 def test_selected_trajectories_take_their_bootstraps_along() -> None:

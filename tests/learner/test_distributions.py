@@ -212,7 +212,7 @@ def test_slopes_of_several_choices_are_autograds(of_kl: float) -> None:
     actions, weights = torch.tensor(SEVERAL_ACTIONS), doubles([0.5, -2.0, 1.0, 3.0])
     (weights * SEVERAL.log_prob(outputs, actions) - 0.7 * SEVERAL.entropy(outputs)
      + of_kl * SEVERAL.kl(old, outputs)).sum().backward()
-    found = SEVERAL.slopes(outputs.detach(), actions, old, of_log_probs=weights, of_entropy=-0.7, of_kl=of_kl)
+    found = SEVERAL.slopes(outputs.detach(), actions, old, weights, -0.7, of_kl)
     torch.testing.assert_close(found, outputs.grad)
 
 

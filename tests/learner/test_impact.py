@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.vtrace import vtrace
@@ -23,10 +25,11 @@ from tests.learner.learning import (
     PIXELS,
     VECTORS,
     assert_same,
-    bandit,
     everything,
     flat,
     joined,
+    learn_the_better_action,
+    learn_the_better_sign,
     parameters_of,
     roll,
     scramble,
@@ -39,7 +42,7 @@ def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp
                  ) -> Impact:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 36} | impact
     section = AlgorithmSection(kind="impact", staleness_max=staleness_max, impact=ImpactSettings(**options))
-    return Impact(spaces, section, network=network, seed=seed)
+    return Impact(LearnerSpec(section, spaces, network, seed))
 
 
 def drifted(spaces: Spaces, **options) -> tuple[Impact, Batch]:
@@ -374,31 +377,12 @@ def test_a_state_without_the_target_is_refused(lost: str) -> None:
 
 @pytest.mark.parametrize("stale", [0, 3])
 def test_the_better_action_becomes_likelier(stale: int) -> None:
-    """Action 2 pays where the feature is positive, action 0 where it is negative; also with old actors and replays."""
-    spaces = Spaces((1,), action_count=3)
-    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
-    published = [learner.weights()]
-    for k in range(20):
-        learner.update(bandit(published[max(0, k - stale)], spaces, seed=k, pays=lambda observations, actions: (
-            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
-        learner.replay(progress=0.0)
-        published.append(learner.weights())
-    policy = Policy.from_bytes(learner.weights())
-    assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]
-    for feature, best in ((-1.0, 0), (1.0, 2)):
-        outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
-        assert math.exp(outputs[best]) / np.exp(outputs).sum() > 0.7
+    learn_the_better_action(partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=20,
+                            share=0.7)
 
 
 def test_continuous_actions_are_learned() -> None:
-    spaces = Spaces((1,), action_size=1)
-    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
-    for k in range(25):
-        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
-            actions[..., 0] * observations[..., 0] > 0.0)), progress=0.0)
-    policy = Policy.from_bytes(learner.weights())
-    assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
-    assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
+    learn_the_better_sign(partial(make_learner, minibatch_steps=16, learning_rate=5e-3))
 
 
 def test_pixels() -> None:

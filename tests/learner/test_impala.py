@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +13,22 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.vtrace import vtrace
-from runtime.ports.learning import Batch, Replays, State
+from runtime.ports.learning import Batch, State
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,
     VECTORS,
     assert_same,
-    bandit,
     everything,
     flat,
     joined,
+    learn_the_better_action,
+    learn_the_better_sign,
     parameters_of,
     roll,
     scramble,
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", **impala) -> Impala:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 24} | impala
-    return Impala(spaces, AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), network=network, seed=seed)
+    return Impala(LearnerSpec(AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), spaces, network, seed))
 
 
 def log_probs_of(learner: Impala, spaces: Spaces, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -160,7 +162,7 @@ def test_what_an_update_tells() -> None:
     update = learner.update(batch, progress=0.0)
     np.testing.assert_array_equal(np.sort(update.staleness), [0, 0, 0, 1, 1, 1])
     assert not update.is_replay and learner.policy_version == version + 1
-    assert not isinstance(learner, Replays)
+    assert learner.replay(progress=0.0) is None
     kl = float(np.mean(batch.log_probs.reshape(-1) - log_probs_of(learner, VECTORS, observations, actions)))
     assert update.metrics.kl == pytest.approx(kl, rel=1e-3, abs=1e-5)
     moments.merge(observations)
@@ -189,29 +191,12 @@ def test_old_policies_are_weighed_less() -> None:
 
 @pytest.mark.parametrize("stale", [0, 3])
 def test_the_better_action_becomes_likelier(stale: int) -> None:
-    """Action 2 pays where the feature is positive, action 0 where it is negative; also with old actors."""
-    spaces = Spaces((1,), action_count=3)
-    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
-    published = [learner.weights()]
-    for k in range(25):
-        learner.update(bandit(published[max(0, k - stale)], spaces, seed=k, pays=lambda observations, actions: (
-            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
-        published.append(learner.weights())
-    policy = Policy.from_bytes(learner.weights())
-    for feature, best in ((-1.0, 0), (1.0, 2)):
-        outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
-        assert math.exp(outputs[best]) / np.exp(outputs).sum() > 0.8
+    learn_the_better_action(partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=25,
+                            share=0.8)
 
 
 def test_continuous_actions_are_learned() -> None:
-    spaces = Spaces((1,), action_size=1)
-    learner = make_learner(spaces, minibatch_steps=16, learning_rate=5e-3)
-    for k in range(25):
-        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
-            actions[..., 0] * observations[..., 0] > 0.0)), progress=0.0)
-    policy = Policy.from_bytes(learner.weights())
-    assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
-    assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
+    learn_the_better_sign(partial(make_learner, minibatch_steps=16, learning_rate=5e-3))
 
 
 def test_a_restored_learner_continues_bit_for_bit() -> None:

@@ -17,20 +17,13 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
-from runtime.learner.parallel.tasks import spec_of, spec_task
+from runtime.learner.parallel.tasks import spec_of, spec_values
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[float]:
@@ -48,7 +41,7 @@ def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[floa
 
 def test_policy_network_gives_means_and_then_log_stds() -> None:
     torch.manual_seed(0)
-    network = PolicyNetwork(Spaces((4,), action_size=2), hidden_sizes=(5, 7))
+    network = PolicyNetwork(Spaces((4,), action_size=2), "mlp tanh 5 7")
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.5)
@@ -62,7 +55,7 @@ def test_policy_network_gives_means_and_then_log_stds() -> None:
 
 def test_value_network_gives_one_number_each() -> None:
     torch.manual_seed(0)
-    network = ValueNetwork(Spaces((4,), action_size=2), hidden_sizes=(5, 7))
+    network = ValueNetwork(Spaces((4,), action_size=2), "mlp tanh 5 7")
     observations = torch.randn(3, 4)
     outputs = network(observations).detach()
     assert outputs.shape == (3,) and outputs.dtype == torch.float32
@@ -176,8 +169,8 @@ def test_pixels_are_divided_by_255() -> None:
     (replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2), "combined tanh 20 10")])
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4, after the weights went through their message, with steep weights and moments in force."""
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)),
-                  network=kind, seed=0)
+    learner = Ppo(LearnerSpec(
+        AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)), spaces, kind))
     scramble(learner.policy, 0.02)
     random = np.random.default_rng(0)
     observations = random.normal(2.0, 5.0, (8, *spaces.observation_shape)).astype(np.float32)
@@ -202,7 +195,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
 
 
 def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
-    learner = Ppo(COMBINED, AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), network="combined", seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), COMBINED, "combined"))
     observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
     pictures, vectors = apart(observations, COMBINED)
     learner.moments.merge(vectors)
@@ -228,8 +221,8 @@ def test_every_part_of_a_combined_observation_decides() -> None:
 @pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])
 def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     """Those of tanh are written out at any depth; the others are autograd's own."""
-    learner = Ppo(VECTORS, AlgorithmSection(ppo=PpoSettings(
-        normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), network=network, seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), VECTORS, network))
     scramble(learner.policy, 0.3)
     batch = roll(learner.weights(), VECTORS)
     learner.begin([batch], progress=0.0)
@@ -261,6 +254,6 @@ def test_the_default_initialisation_is_pytorchs() -> None:
 def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
     spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS, "mlp tanh 16", seed=0,
                        initial_std=0.5)
-    for one in (spec, spec_of(spec_task(spec))):
+    for one in (spec, spec_of(spec_values(spec))):
         policy = make_learner(one, device="cpu").policy
         assert torch.equal(torch.exp(policy.log_std), torch.full((VECTORS.action_size,), 0.5))

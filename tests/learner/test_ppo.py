@@ -16,31 +16,26 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
+from runtime.learner import LearnerSpec
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.objective import adapted_kl_coefficient
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.trained_network import TrainedNetwork
-from runtime.ports.learning import Batch, Replays, State
+from runtime.ports.learning import Batch, State
 from tests.learner import learning
 from tests.learner.learning import assert_same, bandit, everything, joined, parameters_of, scramble
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, observation_size: int = OBSERVATION_SIZE,
                  action_size: int = ACTION_SIZE, normalize_observations: bool = True, **ppo) -> Ppo:
     section = PpoSettings(
         epochs=epochs, minibatch_steps=minibatch_steps, normalize_observations=normalize_observations, **ppo)
-    return Ppo(Spaces((observation_size,), action_size=action_size), AlgorithmSection(ppo=section), seed=seed)
+    spaces = Spaces((observation_size,), action_size=action_size)
+    return Ppo(LearnerSpec(AlgorithmSection(ppo=section), spaces, seed=seed))
 
 
 def make_double_learner(*, seed: int = 0, **options) -> Ppo:
@@ -48,8 +43,8 @@ def make_double_learner(*, seed: int = 0, **options) -> Ppo:
     learner = make_learner(seed=seed, **options)
     spaces = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
     torch.manual_seed(seed)
-    learner.policy = PolicyNetwork(spaces, hidden_sizes=(5, 4)).double()
-    learner.critic = ValueNetwork(spaces, hidden_sizes=(5, 4)).double()
+    learner.policy = PolicyNetwork(spaces, "mlp tanh 5 4").double()
+    learner.critic = ValueNetwork(spaces, "mlp tanh 5 4").double()
     for network in (learner.policy, learner.critic):
         scramble(network, 0.6)
     learner.trained = {"policy": TrainedNetwork(learner.policy, learning_rate=1.0),
@@ -235,7 +230,7 @@ def test_the_published_policy_acts_as_the_learner_does() -> None:
 
 def test_an_algorithm_that_was_not_fitted_is_refused() -> None:
     with pytest.raises(ValueError, match="fit the experiment"):
-        Ppo(Spaces((3,), action_size=2), AlgorithmSection(), seed=0)
+        Ppo(LearnerSpec(AlgorithmSection(), Spaces((3,), action_size=2)))
 
 
 def test_several_policy_versions_are_refused() -> None:
@@ -254,7 +249,7 @@ def test_staleness_is_told_and_nothing_is_replayed() -> None:
     assert learner.update(batch, progress=0.0).staleness.tolist() == [0, 0, 0]
     update = learner.update(batch, progress=0.0)
     assert update.staleness.tolist() == [1, 1, 1] and not update.is_replay
-    assert not isinstance(learner, Replays)
+    assert learner.replay(progress=0.0) is None
 
 
 # Advantages and value targets
@@ -757,8 +752,8 @@ def test_the_critic_learns_the_reward() -> None:
 def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
     """Action 2 pays where the feature is positive, action 0 where it is negative."""
     spaces = Spaces((1,), action_count=3)
-    learner = Ppo(spaces, AlgorithmSection(ppo=PpoSettings(
-        epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
+        epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), spaces))
     for k in range(12):
         learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
             actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)

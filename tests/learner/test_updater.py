@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.updater import InPlaceUpdater
@@ -14,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_learner() -> Impact:
-    return Impact(VECTORS, AlgorithmSection(kind="impact", staleness_max=8, impact=ImpactSettings(
-        normalize_observations=True, minibatch_steps=12)), seed=3)
+    return Impact(LearnerSpec(AlgorithmSection(kind="impact", staleness_max=8, impact=ImpactSettings(
+        normalize_observations=True, minibatch_steps=12)), VECTORS, seed=3))
 
 
 def test_it_trains_while_a_batch_is_submitted_and_hands_each_update_out_once() -> None:

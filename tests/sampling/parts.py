@@ -10,7 +10,8 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.ports.money import Usage, Work
+from runtime.ports.fleet import Outcome
+from runtime.ports.money import Work
 from tests.fakes import (
     SPACES,
 )
@@ -40,12 +41,12 @@ class SpyMeter(Meter):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.ended: list[tuple[int, int, Usage]] = []
+        self.ended: list[tuple[int, int, Outcome, int]] = []
 
-    def settle(self, work: Work, usage: Usage | None) -> float:
-        if usage is not None:
-            self.ended.append((work.slot, work.attempt, usage))
-        return super().settle(work, usage)
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
+        if outcome is not None and outcome.was_started:
+            self.ended.append((work.slot, work.attempt, outcome, traffic_bytes))
+        return super().settle(work, outcome, traffic_bytes=traffic_bytes)
 
 
 def make_meter(experiment: Experiment) -> SpyMeter:

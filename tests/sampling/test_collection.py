@@ -19,7 +19,7 @@ from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError
 from runtime.learner.batch import assemble_batch
 from runtime.ports.fleet import Outcome
-from runtime.ports.money import ACTOR, Usage, Work
+from runtime.ports.money import ACTOR, Work
 from runtime.ports.sampling import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.records.events import EventLog
 from runtime.sampling.collection import Collection
@@ -395,7 +395,7 @@ def test_the_deadline_gives_up_what_still_runs(tmp_path: Path):
     assert [event["count"] for event in round_.events("actors_abandoned")] == [2]
     assert "deadline" in round_.events("actors_abandoned")[0]["reason"]
     assert [i.event["slot"] for i in round_.fleet.started].count(1) == 1, "no replacement after the deadline"
-    assert sorted(slot for slot, _, _ in round_.meter.ended) == [0, 1, 2, 3]
+    assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 1, 2, 3]
     assert reserved(round_.meter) == {"round"}
 
 
@@ -405,7 +405,7 @@ def test_what_never_began_costs_nothing(tmp_path: Path):
     assert sorted(collected.trajectories) == [0, 2]
     assert collected.failed == 2
     assert collected.billed_s == [1.0] * 3
-    assert sorted(slot for slot, _, _ in round_.meter.ended) == [0, 2, 3]
+    assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 2, 3]
     assert collected.slot_s[1] == 0.0
     assert reserved(round_.meter) == {"round"}
 
@@ -447,7 +447,7 @@ def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(t
     round_.collection.abandon("the run ends")
     assert len(round_.fleet.started) == 4
     assert reserved(round_.meter) == {"round"}
-    assert sorted(slot for slot, _, _ in round_.meter.ended) == [0, 1, 2, 3]
+    assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 1, 2, 3]
     assert round_.events("actors_abandoned")[0]["reason"] == "the run ends"
     round_.collection.abandon("again")
     assert len(round_.events("actors_abandoned")) == 1
@@ -511,8 +511,8 @@ def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_onc
         round_.collection.finish()
     round_.collection.abandon("the run ends")
     assert reserved(round_.meter) == {"round"}
-    assert sorted((slot, attempt) for slot, attempt, _ in round_.meter.ended) == [(slot, 0) for slot in range(8)]
-    billed = {slot: usage.billed_s for slot, _, usage in round_.meter.ended}
+    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == [(slot, 0) for slot in range(8)]
+    billed = {slot: outcome.billed_s for slot, _, outcome, _ in round_.meter.ended}
     assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
 
 
@@ -553,10 +553,11 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
                    episodes={0: episode})
     collected = round_.collection.finish()
     sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
-    figures = {(slot, attempt): given for slot, attempt, given in round_.meter.ended}
-    assert figures[0, 0] == Usage(2.0, 0.25, traffic_bytes=WEIGHTS_BYTES + 500)
-    assert figures[0, 1] == Usage(1.0, 0.5, traffic_bytes=WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
-    assert figures[1, 0].traffic_bytes == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
+    figures = {(slot, attempt): (outcome.billed_s, outcome.init_s, traffic_bytes)
+               for slot, attempt, outcome, traffic_bytes in round_.meter.ended}
+    assert figures[0, 0] == (2.0, 0.25, WEIGHTS_BYTES + 500)
+    assert figures[0, 1] == (1.0, 0.5, WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
+    assert figures[1, 0][2] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
     # Slots are provisioned here, so that nothing starts cold.
     assert collected.slot_s == {0: 3.0, 1: 1.0}
     assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
@@ -569,7 +570,8 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
 def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, play: Play):
     round_ = Round(tmp_path, {(0, 0): play}, slots=2, attempts=1)
     collected = round_.collection.finish()
-    figures = {slot: (usage.is_metered, usage.billed_s, usage.init_s) for slot, _, usage in round_.meter.ended}
+    figures = {slot: (outcome.is_metered, outcome.billed_s, outcome.init_s)
+               for slot, _, outcome, _ in round_.meter.ended}
     assert figures == {0: (True, 2.5, 1.5), 1: (False, 1.0, 0.5)}
     assert collected.slot_s == {0: 2.5, 1: 1.0}
 

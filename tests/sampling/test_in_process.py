@@ -54,7 +54,7 @@ def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, pat
             updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
             detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
                                        seed=experiment.seed),
-            scaler=experiment.scaler.chosen.make(), sampler=InProcessSampler(environment),
+            sampler=InProcessSampler(environment),
             evaluator=FakeEvaluator(ManualClock()), spaces=environment.spaces,
             actor_event={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed}),
         books=Books(FreeMeter(), EventLog(path / "events.jsonl", lambda: "now"), lambda: None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
+from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_policy
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.sampling import Actor, ActorSpec
@@ -61,3 +63,11 @@ def test_nothing_is_cut_beyond_the_last_step() -> None:
                                               "bootstrap_observations": np.zeros((1, 2), np.float32)})
     with pytest.raises(SchemaError, match="bootstrap_steps are not increasing steps of the fragment"):
         decode_trajectory(late, actor)
+
+
+def test_actions_of_another_type_are_refused() -> None:
+    data, actor = sent(is_dropped=False)
+    fields = {**wire.decode(data, wire.Kind.TRAJECTORY), "actions": np.zeros((STEPS, 2), np.float32)}
+    asked = replace(actor, spec=replace(actor.spec, spaces=Spaces((2,), action_counts=(3, 2))))
+    with pytest.raises(SchemaError, match=r"actions is \('float32', .*, 2\), asked for was \('int64', .*, 2\)"):
+        decode_trajectory(wire.encode(wire.Kind.TRAJECTORY, fields), asked)

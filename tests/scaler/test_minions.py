@@ -35,9 +35,7 @@ def settings(**values: Any) -> MinionsSettings:
 
 
 def scaler_of(saved: SavedScheduler, **values: Any) -> MinionsScaler:
-    one = settings(**values)
-    return MinionsScaler(saved, name="x", actors_min=one.actors_min, actors_max=one.actors_max,
-                         is_greedy=one.scheduler_actions == "greedy", draws_seed=one.draws_seed)
+    return MinionsScaler(settings(**values), saved)
 
 
 def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:

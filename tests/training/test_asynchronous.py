@@ -28,9 +28,10 @@ from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
+from runtime.ports.fleet import Outcome
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import ACTOR, Usage, Work
-from runtime.ports.scaling import Curvature
+from runtime.ports.money import ACTOR, Work
+from runtime.ports.scaling import Detected
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -130,7 +131,7 @@ class Rig:
         self.loop = make_round_loop(
             self.experiment, Equipment(
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
-                scaler=self.experiment.scaler.chosen.make(), sampler=self.sampler,
+                sampler=self.sampler,
                 evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES, patience=patience),
             books=Books(self.meter, events, lambda: self.save_ledger()),
             saving=Saving(lambda *finished: self.save_round(*finished), self._shield),
@@ -302,7 +303,7 @@ def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Pat
             time.sleep(0.01)
         trained_on.append(len(rig.learner.trained) - due)
         ratio = next(ratios)
-        return Curvature(-1.0, ratio, ratio, 5)
+        return Detected(-1.0, ratio, ratio, products=5)
 
     rig.detector.measure = measure
     assert rig.loop.run() == "max_rounds"
@@ -624,9 +625,9 @@ def test_a_slot_is_cold_once_and_after_a_failure(tmp_path: Path):
               else replace(OK, takes_s=1.0, init_s=5.0), scaler={"actors_fixed": 2}, stop={"max_rounds": 3})
     real = rig.meter.settle
 
-    def spy(work: Work, usage: Usage | None) -> float:
-        seconds = real(work, usage)
-        seen.append((work.slot, work.attempt, seconds - (usage.billed_s if usage else 0.0)))
+    def spy(work: Work, outcome: Outcome | None, **traffic: int) -> float:
+        seconds = real(work, outcome, **traffic)
+        seen.append((work.slot, work.attempt, seconds - (outcome.billed_s if outcome else 0.0)))
         return seconds
 
     rig.meter.settle = spy

@@ -85,11 +85,11 @@ def trained(out: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool) -> tupl
 
     said: list[str] = []
     for name, stub in {"try_experiment": None, "smallest_budget_usd": 0.01, "preflight": None,
-                       "try_to_write_report": ""}.items():
+                       "try_to_write_report": "", "make_display": SimpleNamespace(close=lambda: None)}.items():
         monkeypatch.setattr(seeds, name, lambda *_, stub=stub, **__: stub)
     monkeypatch.setattr(seeds, "train", train)
     result = train_seeds(EXPERIMENT, out, make_backend=lambda _: BACKEND, seeds=2, resume=resume, say=said.append,
-                         settings=lambda _: "", name="x", make_display=lambda _: SimpleNamespace(close=lambda: None))
+                         settings=lambda _: "", name="x")
     return table_lines(result.summary, "runs/x") and said, result
 
 

@@ -87,7 +87,7 @@ class Rig:
         self.loop = make_round_loop(
             self.experiment, Equipment(
                 updater=InPlaceUpdater(self.learner), detector=self.detector,
-                scaler=self.experiment.scaler.chosen.make(), sampler=ServerlessSampler(
+                sampler=ServerlessSampler(
                     self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
                 evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES, patience=patience),
             books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo
 
 BETA: Final = 0.1
-HIDDEN_SIZES: Final = (64, 64)
+NETWORK: Final = "mlp tanh 64 64"
 LEARNING_RATES: Final = (0.001, 0.005, 0.01)
 """Paper: MinionsRL Table 1; 0.005 is the one that the text names."""
 MINIBATCHES: Final = (1, 2, 4)
@@ -163,6 +163,7 @@ class SchedulerLearner:
             seed: Of its networks and of the order of its rounds.
         """
         # Only now: what needs no training needs no torch.
+        from runtime.learner import LearnerSpec
         from runtime.learner.ppo import Ppo
 
         self.actors_min, self.actors_max = actors_min, actors_max
@@ -170,9 +171,9 @@ class SchedulerLearner:
         settings = PpoSettings(
             learning_rate=learning_rate, discount=0.99, clip=0.2, kl_coefficient=0.0, entropy_coefficient=0.01,
             value_coefficient=0.5, minibatch_steps=minibatch_rounds, epochs=epochs, normalize_observations=True)
-        self.ppo: Ppo = Ppo(Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
-                            AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
-                            hidden_sizes=HIDDEN_SIZES, seed=seed)
+        self.ppo: Ppo = Ppo(LearnerSpec(
+            AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
+            Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1), NETWORK, seed))
 
     @property
     def policy(self) -> Policy:

@@ -29,7 +29,8 @@ from runtime.config.schema import Experiment
 from runtime.learner.actor_critic import ActorCritic
 from runtime.ports.learning import Update
 from runtime.ports.scaling import RoundView
-from runtime.scaler.nitro import NitroScaler, NitroSettings, actor_count
+from runtime.scaler.counts import clipped
+from runtime.scaler.nitro import NitroScaler, NitroSettings
 
 EPISODES = 30
 EVALUATE_EVERY = 10
@@ -81,7 +82,8 @@ def arms(experiment: Experiment, rounds: int, known: dict[str, dict[str, Any]], 
         known[SIGNAL] = {"arm": SIGNAL, "scores": scores, **train(experiment, by_signal, rounds, deadline_s)}
         yield known[SIGNAL]
     total, generator = sum(known[SIGNAL]["actors"]), np.random.default_rng(experiment.seed)
-    permuted = [[actor_count(score * settings.decay_factor**(index + 1), settings.actors_min, settings.actors_max)
+    permuted = [[clipped(settings.actors_max * (score * settings.decay_factor**(index + 1)), settings.actors_min,
+                         settings.actors_max)
                  for index, score in enumerate(generator.permutation(known[SIGNAL]["scores"]))]
                 for _ in range(PERMUTATIONS)]
     schedules = {

@@ -11,7 +11,6 @@ from runtime.detector import noise
 from runtime.detector.convexity import ConvexityDetector
 from runtime.learner.actor_critic import ActorCritic
 from runtime.ports.learning import DetectorSamples, Update
-from runtime.ports.scaling import Curvature
 
 OBJECTIVES = ("log_prob", "surrogate", "total_loss")
 LANCZOS_STEPS = 20
@@ -32,7 +31,7 @@ def curvature(
     if start_seed is not None:
         detector = ConvexityDetector(objective, len(chosen.advantages), lanczos_steps, seed=start_seed)
     started_s = time.perf_counter()
-    found: Curvature = detector.measure(learner.curvature_problem(objective, chosen))
+    found = detector.measure(learner.curvature_problem(objective, chosen))
     return {"ratio": found.convexity_ratio, "eigenvalue_min": found.eigenvalue_min,
             "eigenvalue_max": found.eigenvalue_max, "seconds": time.perf_counter() - started_s}
 

@@ -101,9 +101,7 @@ class Trainer:
             learner = self._make_learner(_with_larger_minibatches(self.experiment, minibatch_factor))
             learner.set_state(self.learner.get_state())
         update = Updating(
-            InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces,
-            self.experiment.environment, settings_key=f"algorithm.{self.experiment.algorithm.chosen_key}",
-            timing=Timing(),
+            InPlaceUpdater(learner), self._episodes, self._progress, self.environment.spaces, self.experiment, Timing(),
         ).train(trajectories, RoundTraining(), 0.0)
         self._progress.round_index += 1
         if learner is not self.learner:

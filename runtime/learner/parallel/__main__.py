@@ -40,7 +40,7 @@ def _follow(tasks: IO[bytes], group: TorchGroup, device: str) -> None:
     learner: Learner | None = None
     while (task := read_task(tasks)).name != END.name:
         if task.name == "make":
-            learner = make_learner(spec_of(task), device=device, group=group)
+            learner = make_learner(spec_of(task.values), device=device, group=group)
         elif learner is None:
             raise ValueError(f"no learner yet for {task.name!r}")
         else:

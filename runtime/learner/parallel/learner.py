@@ -10,22 +10,12 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from runtime.errors import ExperimentError, RunError
+from runtime.errors import ExperimentError
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.parallel.group import TorchGroup
 from runtime.learner.parallel.processes import LearnerProcesses
-from runtime.learner.parallel.tasks import Task, spec_task
-from runtime.ports.learning import (
-    Batch,
-    CurvatureProblem,
-    DetectorSamples,
-    HasCurvature,
-    Learner,
-    Replays,
-    Snapshot,
-    State,
-    Update,
-)
+from runtime.learner.parallel.tasks import Task, spec_values
+from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
 
 
 def make_parallel_learner(
@@ -86,7 +76,7 @@ class DataParallelLearner:
             processes: The others; they serve one learner at a time.
         """
         self._processes = processes
-        processes.tell(spec_task(spec))
+        processes.tell(Task("make", spec_values(spec)))
         self.here = make_learner(spec, device=processes.device, group=processes.group)
         self.set_state(self.here.get_state())
 
@@ -98,21 +88,6 @@ class DataParallelLearner:
     def weights(self) -> bytes:
         """Returns the policy as a WEIGHTS message."""
         return self.here.weights()
-
-    def snapshot(self) -> Snapshot:
-        """Returns what a learner elsewhere starts from."""
-        return self.here.snapshot()
-
-    def load_snapshot(self, snapshot: Snapshot) -> None:
-        """Has all processes take a snapshot's place.
-
-        Raises:
-            CheckpointError: The snapshot belongs to another network or algorithm.
-            RunError: A process is gone.
-        """
-        self.here.load_snapshot(snapshot)
-        self._processes.tell(Task("load_snapshot", {
-            "policy_version": snapshot.policy_version, "values": snapshot.values}, snapshot.arrays))
 
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on a batch.
@@ -130,19 +105,11 @@ class DataParallelLearner:
         Raises:
             RunError: A process is gone.
         """
-        if not isinstance(self.here, Replays):
-            return None
         with self._processes.together(Task("replay", {"progress": progress})):
             return self.here.replay(progress=progress)
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the named objective at the present policy, in this process.
-
-        Raises:
-            RunError: The algorithm has none.
-        """
-        if not isinstance(self.here, HasCurvature):
-            raise RunError("this algorithm gives the detector no objective; another scaler.kind needs none")
+        """Returns the named objective at the present policy, in this process."""
         return self.here.curvature_problem(objective, samples)
 
     def get_state(self) -> State:
@@ -181,12 +148,10 @@ def do_task(task: Task, learner: Learner, group: TorchGroup) -> None:
     match task.name:
         case "update":
             learner.update(Batch(**task.arrays), progress=task.values["progress"])
-        case "replay" if isinstance(learner, Replays):
+        case "replay":
             learner.replay(progress=task.values["progress"])
         case "set_state":
             learner.set_state(State(dict(task.arrays), task.values["values"]))
-        case "load_snapshot":
-            learner.load_snapshot(Snapshot(task.values["policy_version"], dict(task.arrays), task.values["values"]))
         case "fingerprint":
             fingerprints(learner, group)
         case name:

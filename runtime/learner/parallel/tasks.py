@@ -25,7 +25,7 @@ class Task:
     """Something that all processes do.
 
     Attributes:
-        name: make, update, replay, set_state, load_snapshot, fingerprint or end.
+        name: make, update, replay, set_state, fingerprint or end.
         values: What JSON can hold of it.
         arrays: The rest, by name.
     """
@@ -61,24 +61,21 @@ def read_task(stream: IO[bytes]) -> Task:
     return Task(header["name"], header["values"], arrays)
 
 
-def spec_task(spec: LearnerSpec) -> Task:
-    """Returns the task that makes a learner."""
+def spec_values(spec: LearnerSpec) -> dict[str, Any]:
+    """Returns what a learner is made of as values that JSON can hold."""
     # Another process need not know all kinds that were added to this one.
     others = {ALGORITHMS.key(kind) for kind in ALGORITHMS.settings} - {spec.algorithm.chosen_key}
-    return Task("make", {
-        "algorithm": spec.algorithm.model_dump(mode="json", exclude=others), "spaces": dataclasses.asdict(spec.spaces),
-        "network": spec.network, "seed": spec.seed, "threads": spec.threads,
-        "initialisation": spec.initialisation, "initial_std": spec.initial_std})
+    return {**vars(spec), "algorithm": spec.algorithm.model_dump(mode="json", exclude=others),
+            "spaces": dataclasses.asdict(spec.spaces)}
 
 
-def spec_of(task: Task) -> LearnerSpec:
-    """Returns what a learner is made of, from the task that makes one."""
-    if is_import_path(kind := task.values["algorithm"]["kind"]):
+def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
+    """Returns what a learner is made of, from what `spec_values` returned."""
+    if is_import_path(kind := values["algorithm"]["kind"]):
         add_kind(kind)
-    spaces: dict[str, Any] = {name: _tuples(value) for name, value in task.values["spaces"].items()}
-    return LearnerSpec(AlgorithmSection.model_validate(task.values["algorithm"]), Spaces(**spaces),
-                       task.values["network"], task.values["seed"], task.values["threads"],
-                       task.values["initialisation"], task.values["initial_std"])
+    spaces: dict[str, Any] = {name: _tuples(value) for name, value in values["spaces"].items()}
+    return LearnerSpec(**{**values, "algorithm": AlgorithmSection.model_validate(values["algorithm"]),
+                          "spaces": Spaces(**spaces)})
 
 
 def _tuples(value: Any) -> Any:

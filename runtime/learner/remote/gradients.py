@@ -23,11 +23,11 @@ from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.parallel.tasks import Task, spec_of
-from runtime.learner.remote.messages import Samples, SentGradient, decode_samples, decode_state, encode_gradient
+from runtime.learner.parallel.tasks import spec_of
+from runtime.learner.remote.messages import SentGradient, decode_samples, decode_state, encode_gradient
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import gradient_name, policy_name, samples_name
-from runtime.ports.learning import DetectorSamples, Snapshot, TrainingSamples
+from runtime.ports.learning import DetectorSamples, State
 
 EVENT_FIELDS: dict[str, type] = {
     "invocation_id": str,
@@ -50,33 +50,32 @@ _POLICIES_KEPT = 32
 _REQUESTS = ThreadPoolExecutor(thread_name_prefix="store")
 
 
-def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Samples, indices: np.ndarray, pulled: Snapshot,
-            published: Sequence[Snapshot], *, truncation: float) -> SentGradient:
+def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: DetectorSamples, indices: np.ndarray,
+            policies: Mapping[int, State], *, pulled: int, published: Sequence[int], truncation: float) -> SentGradient:
     """Computes one gradient.
 
     Args:
-        learner: Takes the pulled snapshot's place.
-        other: Takes the place of each published one in turn.
+        learner: Takes the pulled policy's place.
+        other: Takes the place of each policy in turn.
         samples: Of the update.
         indices: The minibatch, int64.
-        pulled: The policy that it is the gradient at, named by the parameter function's version.
-        published: What all learners have pulled last, this one too; none = nothing is cut.
+        policies: Snapshots, by the parameter function's version.
+        pulled: The version of the policy that it is the gradient at.
+        published: The versions that all learners have pulled last, this one too; none = nothing is cut.
         truncation: ρ.
     """
-    learner.load_snapshot(pulled)
-    arrays = DetectorSamples(**{name: array[indices] for name, array in vars(samples.arrays).items()})
+    learner.load_snapshot(policies[pulled])
+    arrays = DetectorSamples(**{name: array[indices] for name, array in vars(samples).items()})
     tensors = learner.tensors(arrays)
     truncated = 0
     if published:
-        policies = {one.policy_version: one for one in (*published, pulled)}
         log_ratios = {version: _log_ratios(other, one, arrays) for version, one in policies.items()}
-        caps = torch.stack([log_ratios[one.policy_version] for one in published]).amin(0).clamp(
-            min=math.log(truncation))
-        truncated = int((log_ratios[pulled.policy_version] > caps).sum())
+        caps = torch.stack([log_ratios[version] for version in published]).amin(0).clamp(min=math.log(truncation))
+        truncated = int((log_ratios[pulled] > caps).sum())
         tensors["log_caps"] = caps
-    found = learner.gradients(TrainingSamples(arrays, tensors, samples.values[indices], samples.policy_versions))
+    found = learner.gradients_of(tensors)
     return SentGradient(
-        pulled.policy_version, {name: tensor.numpy() for name, tensor in found.tensors.items()},
+        pulled, {name: tensor.numpy() for name, tensor in found.tensors.items()},
         found.losses.means.numpy(), len(indices), truncated)
 
 
@@ -97,14 +96,14 @@ def answer(event: Mapping[str, Any]) -> dict[str, Any]:
     policies = dict(zip(versions, _REQUESTS.map(lambda one: _policy(place, token, one), versions), strict=True))
     learner, other = _learners(json.dumps(event["learner"], sort_keys=True))
     gradient = compute(
-        learner, other, waiting.result(), np.array(event["indices"], np.int64), policies[event["pulled_version"]],
-        [policies[version] for version in sorted(set(event["published_versions"]))], truncation=event["truncation"])
+        learner, other, waiting.result(), np.array(event["indices"], np.int64), policies,
+        pulled=event["pulled_version"], published=event["published_versions"], truncation=event["truncation"])
     is_first = open_store(place).put(gradient_name(token, event["update"], event["job"]), encode_gradient(gradient))
     return {"invocation_id": event["invocation_id"], "samples": len(event["indices"]),
             "status": COMPUTED if is_first else MADE_BEFORE}
 
 
-def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, arrays: DetectorSamples) -> torch.Tensor:
+def _log_ratios(learner: ActorCritic[Any], snapshot: State, arrays: DetectorSamples) -> torch.Tensor:
     """Returns log π(a|s) − log μ(a|s) of a snapshot's policy, ``[n]``."""
     learner.load_snapshot(snapshot)
     outputs = torch.from_numpy(learner.evaluate(learner.policy, arrays.observations))
@@ -117,23 +116,20 @@ def _log_ratios(learner: ActorCritic[Any], snapshot: Snapshot, arrays: DetectorS
 
 @cache
 def _learners(values: str) -> tuple[ActorCritic[Any], ActorCritic[Any]]:
-    learner, other = (make_learner(spec_of(Task("make", json.loads(values))), device="cpu") for _ in range(2))
+    learner, other = (make_learner(spec_of(json.loads(values)), device="cpu") for _ in range(2))
     if not isinstance(learner, ActorCritic) or not isinstance(other, ActorCritic):
         raise RunError("this algorithm's learner computes no gradients elsewhere")
     return learner, other
 
 
 @lru_cache(maxsize=1)
-def _samples(place: str, name: str) -> Samples:
+def _samples(place: str, name: str) -> DetectorSamples:
     return decode_samples(_object(place, name))
 
 
 @lru_cache(maxsize=_POLICIES_KEPT)
-def _policy(place: str, token: str, version: int) -> Snapshot:
-    snapshot = decode_state(_object(place, policy_name(token, version)))
-    if snapshot.policy_version != version:
-        raise RunError(f"the policy is of version {snapshot.policy_version}, not {version}")
-    return snapshot
+def _policy(place: str, token: str, version: int) -> State:
+    return decode_state(_object(place, policy_name(token, version)))
 
 
 def _object(place: str, name: str) -> bytes:

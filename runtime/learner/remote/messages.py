@@ -15,7 +15,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.errors import CorruptedMessageError
 from lambda_actor.wire import ARRAY_PREFIX, Kind
-from runtime.ports.learning import Batch, DetectorSamples, Snapshot, State, TrainingSamples, Update, UpdateMetrics
+from runtime.ports.learning import Batch, DetectorSamples, State, Update, UpdateMetrics
 from runtime.records.files import from_json
 
 _SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
@@ -27,27 +27,12 @@ class Result:
     """What an update has made.
 
     Attributes:
-        state: Of the learner, with its policy version; fit for `Learner.set_state`.
+        state: Of the learner.
         update: What the update reports.
     """
 
-    state: Snapshot
+    state: State
     update: Update
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Samples:
-    """What gradients of one update are of.
-
-    Attributes:
-        arrays: As an `Update` hands them out.
-        values: V of the observations, float32 ``[N]``.
-        policy_versions: The version that acted, by trajectory, int64 ``[B]``.
-    """
-
-    arrays: DetectorSamples
-    values: np.ndarray
-    policy_versions: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,46 +72,38 @@ def decode_batch(data: bytes) -> Batch:
     return Batch(**_own(wire.decode(data, Kind.BATCH)))
 
 
-def encode_state(state: State | Snapshot, policy_version: int) -> bytes:
+def encode_state(state: State) -> bytes:
     """Returns a learner's state, or its snapshot, as a LEARNER_STATE message.
-
-    Args:
-        policy_version: The learner's.
 
     Raises:
         WireError: It has arrays that no message can hold.
     """
-    arrays = {f"{ARRAY_PREFIX}{name}": array for name, array in state.arrays.items()}
     return wire.encode(Kind.LEARNER_STATE, {
-        "policy_version": np.asarray(policy_version, np.int64),
-        "values": wire.text_field(json.dumps(state.values)), **arrays})
+        "values": wire.text_field(json.dumps(state.values)), **_prefixed(state.arrays)})
 
 
-def decode_state(data: bytes) -> Snapshot:
-    """Returns what a LEARNER_STATE message holds: a snapshot, with an optimiser if it is a whole state.
+def decode_state(data: bytes) -> State:
+    """Returns what a LEARNER_STATE message holds.
 
     Raises:
         WireError: It is none.
     """
-    fields = wire.decode(data, Kind.LEARNER_STATE)
-    arrays = {name.removeprefix(ARRAY_PREFIX): array for name, array in _own(fields).items()
-              if name.startswith(ARRAY_PREFIX)}
-    return Snapshot(int(fields["policy_version"]), arrays, _values(wire.field_text(fields["values"])))
+    fields = _own(wire.decode(data, Kind.LEARNER_STATE))
+    return State(_free(fields), _values(wire.field_text(fields["values"])))
 
 
-def encode_result(state: State, policy_version: int, update: Update) -> bytes:
+def encode_result(state: State, update: Update) -> bytes:
     """Returns what an update has made as an UPDATE_RESULT message.
 
     Args:
         state: The learner's after it.
-        policy_version: The learner's after it.
 
     Raises:
         WireError: It is too large, or has arrays that no message can hold.
     """
     metrics, variance = update.metrics, update.metrics.explained_variance
     return wire.encode(Kind.UPDATE_RESULT, {
-        "state": np.frombuffer(encode_state(state, policy_version), np.uint8),
+        "state": np.frombuffer(encode_state(state), np.uint8),
         "staleness": update.staleness, **vars(update.samples),
         **{name: np.asarray(getattr(metrics, name), np.float64) for name in _METRICS},
         "explained_variance": np.array([] if variance is None else [variance], np.float64)})
@@ -148,25 +125,22 @@ def decode_result(data: bytes) -> Result:
     return Result(decode_state(fields["state"].tobytes()), Update(metrics, samples, fields["staleness"]))
 
 
-def encode_samples(samples: TrainingSamples) -> bytes:
+def encode_samples(samples: DetectorSamples) -> bytes:
     """Returns what gradients are computed of as a SAMPLES message.
 
     Raises:
         OversizedMessageError: It is too large.
     """
-    return wire.encode(Kind.SAMPLES, {**vars(samples.arrays), "values": samples.values.astype(np.float32),
-                                      "policy_versions": samples.policy_versions})
+    return wire.encode(Kind.SAMPLES, vars(samples))
 
 
-def decode_samples(data: bytes) -> Samples:
+def decode_samples(data: bytes) -> DetectorSamples:
     """Returns what a SAMPLES message holds.
 
     Raises:
         WireError: It is none.
     """
-    fields = _own(wire.decode(data, Kind.SAMPLES))
-    return Samples(DetectorSamples(**{name: fields[name] for name in _SAMPLES}), fields["values"],
-                   fields["policy_versions"])
+    return DetectorSamples(**_own(wire.decode(data, Kind.SAMPLES)))
 
 
 def encode_gradient(gradient: SentGradient) -> bytes:
@@ -178,7 +152,7 @@ def encode_gradient(gradient: SentGradient) -> bytes:
     counts = ("pulled_version", "sample_count", "truncated_count")
     return wire.encode(Kind.GRADIENT, {
         **{name: np.asarray(getattr(gradient, name), np.int64) for name in counts}, "losses": gradient.losses,
-        **{f"{ARRAY_PREFIX}{name}": array for name, array in gradient.arrays.items()}})
+        **_prefixed(gradient.arrays)})
 
 
 def decode_gradient(data: bytes) -> SentGradient:
@@ -188,15 +162,23 @@ def decode_gradient(data: bytes) -> SentGradient:
         WireError: It is none.
     """
     fields = _own(wire.decode(data, Kind.GRADIENT))
-    return SentGradient(
-        int(fields["pulled_version"]), {name.removeprefix(ARRAY_PREFIX): array for name, array in fields.items()
-                                        if name.startswith(ARRAY_PREFIX)},
-        fields["losses"], int(fields["sample_count"]), int(fields["truncated_count"]))
+    return SentGradient(int(fields["pulled_version"]), _free(fields), fields["losses"], int(fields["sample_count"]),
+                        int(fields["truncated_count"]))
 
 
 def _own(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Copies, which are aligned and may be written to."""
     return {name: array.copy() for name, array in fields.items()}
+
+
+def _prefixed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A learner's arrays, by the names that a message has for them."""
+    return {f"{ARRAY_PREFIX}{name}": array for name, array in arrays.items()}
+
+
+def _free(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The learner's arrays of a message, by their own names."""
+    return {name.removeprefix(ARRAY_PREFIX): array for name, array in fields.items() if name.startswith(ARRAY_PREFIX)}
 
 
 def _values(text: str) -> dict[str, Any]:

@@ -11,14 +11,14 @@ bill, and never trains twice. A result that cannot be that of the update is remo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, CheckpointError, NotFiniteError, RunError
 from runtime.learner import LearnerSpec
-from runtime.learner.parallel.tasks import spec_task
+from runtime.learner.parallel.tasks import spec_values
 from runtime.learner.remote.messages import Result, decode_result, encode_batch, encode_state
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.results import check_result
@@ -26,7 +26,7 @@ from runtime.learner.remote.store import StoreError, batch_name, result_name, st
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import Batch, Learner, State, Update
-from runtime.ports.money import LEARNER, CostMeter, Usage, Work
+from runtime.ports.money import LEARNER, CostMeter, Work
 from runtime.ports.run import EventSink
 
 ATTEMPTS = 3
@@ -56,6 +56,46 @@ class Remote:
     events: EventSink
 
 
+class RemoteUpdater(InPlaceUpdater):
+    """What updaters share that invoke functions: what they put into the store, and how an invocation is settled."""
+
+    def __init__(self, learner: Learner, remote: Remote) -> None:
+        """Takes a learner over, which was made from ``remote.spec``, and whose version is the newest."""
+        super().__init__(learner)
+        self._remote, self._store = remote, open_store(remote.store)
+        self._spec = spec_values(remote.spec)
+        self._restarts = 0
+        self._names: set[str] = set()
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state; what the store has is of another training."""
+        super().set_state(state)
+        self._restarts += 1
+
+    @property
+    def _token(self) -> str:
+        return f"{self._remote.token}-{self._restarts}"
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._names.add(name)
+        # A try whose answer was lost may have put it there.
+        if not self._store.put(name, data) and self._store.get(name) != data:
+            raise StoreError(f"{name} is in the store before it was put there")
+
+    def _delete(self, names: Iterable[str]) -> None:
+        gone = sorted(names)
+        self._store.delete(gone)
+        self._names.difference_update(gone)
+
+    def _give_up(self, invocation_ids: Sequence[str]) -> None:
+        """Gives up these invocations, and removes what is in the store."""
+        if invocation_ids:
+            self._remote.fleet.abandon(invocation_ids)
+        # What stays there has a name that no other session asks for.
+        with suppress(StoreError):
+            self._delete(self._names)
+
+
 @dataclass(frozen=True)
 class _Pending:
     """An update that is under way."""
@@ -66,7 +106,7 @@ class _Pending:
     attempt: int = 0
 
 
-class FunctionUpdater(InPlaceUpdater):
+class FunctionUpdater(RemoteUpdater):
     """Has a function train on each batch; see `runtime.ports.learning.Updater`.
 
     Attributes:
@@ -74,16 +114,8 @@ class FunctionUpdater(InPlaceUpdater):
     """
 
     def __init__(self, learner: Learner, remote: Remote) -> None:
-        """Takes a mirror over, whose version is the newest.
-
-        Args:
-            learner: Made from ``remote.spec``.
-        """
-        super().__init__(learner)
-        self._remote, self._store = remote, open_store(remote.store)
-        self._spec = dict(spec_task(remote.spec).values)
-        self._restarts = 0
-        self._names: list[str] = []
+        """Takes a mirror over."""
+        super().__init__(learner, remote)
         self._has_state = False
         self._pending: _Pending | None = None
 
@@ -96,7 +128,7 @@ class FunctionUpdater(InPlaceUpdater):
         """
         version = self.policy_version
         if not self._has_state:
-            self._put(state_name(self._token, version), encode_state(self.get_state(), version))
+            self._put(state_name(self._token, version), encode_state(self.get_state()))
             self._has_state = True
         self._put(batch_name(self._token, version), encode_batch(batch))
         self._pending = _Pending(version, float(progress), batch)
@@ -117,24 +149,15 @@ class FunctionUpdater(InPlaceUpdater):
                 self._ended(self._pending, outcome)
         return super().poll(timeout_s)
 
-    def replay(self, *, progress: float) -> None:
-        """Does nothing: no function keeps what others have trained on."""
-
     def set_state(self, state: State) -> None:
         """Sets the mirror's state; what the store has is of another training."""
         super().set_state(state)
         self._pending, self._has_state = None, False
-        self._restarts += 1
 
     def close(self) -> None:
         """Gives up what is under way, and removes what is in the store."""
-        if self._pending is not None:
-            self._remote.fleet.abandon([self._id(self._pending)])
-            self._pending = None
-        # What stays there has a name that no other session asks for.
-        with suppress(StoreError):
-            self._store.delete(self._names)
-        self._names.clear()
+        pending, self._pending = self._pending, None
+        self._give_up([] if pending is None else [self._id(pending)])
 
     def _invoke(self, pending: _Pending) -> None:
         remote = self._remote
@@ -149,8 +172,7 @@ class FunctionUpdater(InPlaceUpdater):
 
     def _ended(self, pending: _Pending, outcome: Outcome) -> None:
         """Settles an invocation, and takes the result if there is a sound one, whatever it answered."""
-        self._remote.meter.settle(_work(pending), Usage(
-            outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
+        self._remote.meter.settle(_work(pending), outcome)
         name = result_name(self._token, pending.policy_version + 1)
         data = self._store.get(name)
         problem: Exception = RunError(outcome.error or "it left no result")
@@ -163,8 +185,8 @@ class FunctionUpdater(InPlaceUpdater):
                 self._store.delete([name])
             else:
                 # All but this result, from which the next update starts.
-                self._store.delete(self._names)
-                self._names = [name]
+                self._delete(self._names)
+                self._names.add(name)
                 return
         self._remote.events.append("learner_failed", policy_version=pending.policy_version, attempt=pending.attempt,
                                    status=outcome.status, error=str(problem))
@@ -178,28 +200,17 @@ class FunctionUpdater(InPlaceUpdater):
 
     def _take(self, pending: _Pending, result: Result) -> None:
         before = self.learner.get_state()
-        check_result(result, before=before, policy_version=pending.policy_version, batch=pending.batch,
-                     spec=self._remote.spec)
+        check_result(result, before=before, batch=pending.batch, spaces=self._remote.spec.spaces)
         try:
-            self.learner.set_state(State(result.state.arrays, result.state.values))
+            self.learner.set_state(result.state)
         except CheckpointError:
             self.learner.set_state(before)
             raise
         self.ended.append(result.update)
         self._pending = None
 
-    def _put(self, name: str, data: bytes) -> None:
-        self._names.append(name)
-        # A try whose answer was lost may have put it there.
-        if not self._store.put(name, data) and self._store.get(name) != data:
-            raise StoreError(f"{name} is in the store before it was put there")
-
     def _id(self, pending: _Pending) -> str:
         return f"{self._token}-update-{pending.policy_version}-{pending.attempt}"
-
-    @property
-    def _token(self) -> str:
-        return f"{self._remote.token}-{self._restarts}"
 
 
 def _work(pending: _Pending) -> Work:

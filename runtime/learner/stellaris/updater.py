@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,22 +23,20 @@ import torch
 
 from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, NotFiniteError, RunError
-from runtime.learner.parallel.tasks import spec_task
 from runtime.learner.ppo import Ppo
 from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
-from runtime.learner.remote.places import open_store
-from runtime.learner.remote.results import CLIP_ROUNDING
-from runtime.learner.remote.store import StoreError, gradient_name, policy_name, samples_name
-from runtime.learner.remote.updater import Remote
+from runtime.learner.remote.store import gradient_name, policy_name, samples_name
+from runtime.learner.remote.updater import Remote, RemoteUpdater
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
-from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.ports.learning import Aggregation, Batch, Gradients, LossMeans, State, TrainingSamples, Update
-from runtime.ports.money import LEARNER, Usage, Work
+from runtime.ports.money import LEARNER, Work
 from runtime.settings.updater import StellarisSection
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
+_CLIP_ROUNDING = 1.001
+"""A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""
 _NORM_MAX = float(np.sqrt(np.finfo(np.float32).max))
 """Adam keeps the square of the gradient; that of a longer one is infinite."""
 
@@ -71,7 +68,6 @@ class _UnderWay:
     sent: dict[int, tuple[int, int]] = field(default_factory=dict)
     losses: dict[int, LossMeans] = field(default_factory=dict)
     staleness: list[int] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
     lost: int = 0
     last_error: str = ""
     not_finite: dict[int, str] = field(default_factory=dict)
@@ -79,7 +75,7 @@ class _UnderWay:
     samples_cut: int = 0
 
 
-class StellarisUpdater(InPlaceUpdater):
+class StellarisUpdater(RemoteUpdater):
     """Has learner functions compute gradients; see `runtime.ports.learning.Updater`.
 
     Attributes:
@@ -92,21 +88,17 @@ class StellarisUpdater(InPlaceUpdater):
         """Takes a learner over.
 
         Args:
-            learner: Made from ``remote.spec``.
             remote: Where learner functions are invoked, and what they cost.
             settings: ``learner.stellaris``, of which all but the place is read.
         """
-        super().__init__(learner)
-        self._remote, self._store = remote, open_store(remote.store)
+        super().__init__(learner, remote)
         self._settings = settings
-        self._spec = dict(spec_task(remote.spec).values)
         self._parameters: ParameterFunction[tuple[int, SentGradient]] = ParameterFunction(
             learners=settings.learners, staleness_decay=settings.staleness_decay,
             learning_rate_root=settings.learning_rate_root)
-        self._published = self._restarts = self._late = 0
+        self._published = self._late = 0
         self._versions: dict[int, int] = {}
         self._pulled: list[int | None] = [None] * settings.learners
-        self._names: set[str] = set()
         self._under_way: _UnderWay | None = None
 
     def submit(self, batch: Batch, *, progress: float) -> None:
@@ -121,7 +113,7 @@ class StellarisUpdater(InPlaceUpdater):
         samples = learner.samples(batch)
         epochs = [learner.minibatches(batch, epoch) for epoch in range(learner.settings.passes)]
         number = self.policy_version
-        self._put(samples_name(self._token, number), encode_samples(samples))
+        self._put(samples_name(self._token, number), encode_samples(samples.arrays))
         self._publish()
         # Nothing was under way: whoever has pulled once stands where the policy stands now.
         newest = None if not self._parameters.updates else self._published
@@ -146,9 +138,6 @@ class StellarisUpdater(InPlaceUpdater):
             self._finish(under_way)
         return super().poll(timeout_s)
 
-    def replay(self, *, progress: float) -> None:
-        """Does nothing: no learner function keeps what it has trained on."""
-
     def get_state(self) -> State:
         """Returns the learner's state with the parameter function's."""
         state = super().get_state()
@@ -159,16 +148,11 @@ class StellarisUpdater(InPlaceUpdater):
         super().set_state(state)
         self._parameters.set_state(state.values[_STATE_KEY])
         self._under_way = None
-        self._restarts += 1
 
     def close(self) -> None:
         """Gives up what is under way, and removes what is in the store."""
-        if self._under_way is not None:
-            self._remote.fleet.abandon([self._id(self._under_way.number, job) for job in self._under_way.learners])
-            self._under_way = None
-        # What stays there has a name that no other session asks for.
-        with suppress(StoreError):
-            self._delete(self._names)
+        under_way, self._under_way = self._under_way, None
+        self._give_up([] if under_way is None else [self._id(under_way.number, job) for job in under_way.learners])
 
     def _begin_jobs(self, under_way: _UnderWay) -> None:
         """Has each free learner compute the next gradient, if there is one, and the budget holds it."""
@@ -222,8 +206,7 @@ class StellarisUpdater(InPlaceUpdater):
             return
         learner = under_way.learners.pop(job)
         del under_way.named[job]
-        self._remote.meter.settle(Work(LEARNER, job), Usage(
-            outcome.billed_s, outcome.init_s, outcome.is_metered) if outcome.was_started else None)
+        self._remote.meter.settle(Work(LEARNER, job), outcome)
         name = gradient_name(self._token, under_way.number, job)
         self._names.add(name)
         data = self._store.get(name)
@@ -244,7 +227,6 @@ class StellarisUpdater(InPlaceUpdater):
                                        status=outcome.status, error=error)
         else:
             under_way.losses[job] = LossMeans(torch.from_numpy(sent.losses), sent.sample_count)
-            under_way.order.append(job)
             under_way.samples_seen += sent.sample_count
             under_way.samples_cut += sent.truncated_count
             self._apply(under_way, self._parameters.offer((job, sent), self._versions[sent.pulled_version]))
@@ -255,7 +237,7 @@ class StellarisUpdater(InPlaceUpdater):
         if not steps:
             return
         self.learner.apply([(Gradients(
-            self.policy_version, {name: torch.from_numpy(array) for name, array in step.gradient[1].arrays.items()},
+            {name: torch.from_numpy(array) for name, array in step.gradient[1].arrays.items()},
             under_way.losses[step.gradient[0]]), step.factor) for step in steps])
         under_way.staleness += [step.staleness for step in steps]
         if under_way.jobs:
@@ -284,12 +266,12 @@ class StellarisUpdater(InPlaceUpdater):
         last = sorted(under_way.losses)[-under_way.reported:]
         update = self.learner.finish(under_way.samples, [under_way.losses[job] for job in last])
         self.ended.append(replace(update, aggregation=Aggregation(
-            gradients=len(under_way.staleness), lost=under_way.lost, late=self._late,
-            aggregations=self._parameters.version - under_way.aggregations_before, staleness_mean=mean,
+            gradients=len(under_way.staleness), gradients_lost=under_way.lost, gradients_late=self._late,
+            aggregations=self._parameters.version - under_way.aggregations_before, gradient_staleness_mean=mean,
             staleness_bound=None if bound == float("inf") else int(bound),
-            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen), order=tuple(under_way.order))))
+            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen))))
         self._late, self._under_way = 0, None
-        self._delete(set(self._names))
+        self._delete(self._names)
 
     def _checked(self, sent: SentGradient, pulled_version: int, sample_count: int) -> SentGradient:
         """Refuses a gradient that is not of this learner, this policy and so many samples, too long, or not finite."""
@@ -308,7 +290,7 @@ class StellarisUpdater(InPlaceUpdater):
         for network in self.learner.trained:
             norm = math.hypot(*(float(np.linalg.norm(array.astype(np.float64).ravel()))
                                 for name, array in sent.arrays.items() if name.startswith(f"{network}.")))
-            if clip is not None and norm > CLIP_ROUNDING * clip:
+            if clip is not None and norm > _CLIP_ROUNDING * clip:
                 raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
             if norm > _NORM_MAX:
                 raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
@@ -320,7 +302,7 @@ class StellarisUpdater(InPlaceUpdater):
         """Puts the present policy where learners pull it, and removes those that none of them needs any more."""
         self._published += 1
         self._versions[self._published] = self._parameters.version
-        self._put(policy_name(self._token, self._published), encode_state(self.learner.snapshot(), self._published))
+        self._put(policy_name(self._token, self._published), encode_state(self.learner.snapshot()))
         named = under_way.named.values() if under_way is not None else ()
         needed = {self._published, *self._pulled}.union(*named)
         old = [number for number in self._versions if number not in needed]
@@ -328,20 +310,5 @@ class StellarisUpdater(InPlaceUpdater):
         for number in old:
             del self._versions[number]
 
-    def _put(self, name: str, data: bytes) -> None:
-        self._names.add(name)
-        # A try whose answer was lost may have put it there.
-        if not self._store.put(name, data) and self._store.get(name) != data:
-            raise StoreError(f"{name} is in the store before it was put there")
-
-    def _delete(self, names: Iterable[str]) -> None:
-        gone = sorted(names)
-        self._store.delete(gone)
-        self._names.difference_update(gone)
-
     def _id(self, number: int, job: int) -> str:
         return f"{self._token}-gradient-{number}-{job}"
-
-    @property
-    def _token(self) -> str:
-        return f"{self._remote.token}-{self._restarts}"

@@ -51,7 +51,7 @@ class ActorStream:
 
     def __init__(self, parts: Parts) -> None:
         """Starts without actors."""
-        self._parts, self._settings = parts, parts.settings
+        self._parts, self._experiment = parts, parts.experiment
         self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
         self._attempts: Counter[int] = Counter()
         self._weights = b""
@@ -62,7 +62,7 @@ class ActorStream:
     @property
     def steps_arrived(self) -> int:
         """Environment steps that are trained on next."""
-        return len(self.intake.arrived) * self._settings.fragment_steps
+        return len(self.intake.arrived) * self._experiment.actor.fragment_steps
 
     def begin_attempt(self) -> None:
         """Begins another attempt at the round."""
@@ -85,9 +85,7 @@ class ActorStream:
         if not slots:
             return
         waiting = iter(self._waiting_episodes())
-        spec = self._settings.actor_spec(
-            current.round_index, self._parts.updating.updater.policy_version, self._weights,
-            limits=self._parts.by_the_clock(current.limits))
+        spec = self._parts.actor_spec(current.round_index, self._weights, current.limits)
         actors = []
         for slot in slots:
             number = next(self.intake.numbers)
@@ -125,8 +123,8 @@ class ActorStream:
         of ``algorithm.round_steps`` keeps its count to the end. None plays what ``stop.max_steps`` has no room for.
         """
         wanted, arrived = current.decision.actor_count, len(self.intake.arrived)
-        if self._settings.algorithm.round_steps is None:
-            missing = math.ceil(current.missing_steps / self._settings.fragment_steps) - arrived
+        if self._experiment.algorithm.round_steps is None:
+            missing = math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
             wanted = min(wanted, missing + self._parts.scaling.scaler.first_wave(current.round_index + 1))
         coming = len(self._sampler.awaited) + arrived
         room = self._parts.progress.room_for(coming + wanted) - coming
@@ -216,7 +214,8 @@ class ActorStream:
 
     def _is_stale(self, policy_version: int) -> bool:
         """Whether the next update would leave what that version samples too far behind."""
-        return self._parts.updating.updater.policy_version + 1 - policy_version > self._settings.algorithm.staleness_max
+        staleness = self._parts.updating.updater.policy_version + 1 - policy_version
+        return staleness > self._experiment.algorithm.staleness_max
 
     def tidy(self) -> None:
         """Lets the cache forget what nobody asks for any more, and tells what came too late or was given up."""
@@ -224,7 +223,7 @@ class ActorStream:
         if self.intake.tally.late:
             self._events.append("trajectories_late", count=self.intake.tally.late)
         if self.intake.given_up:
-            limit = self._settings.algorithm.staleness_max
+            limit = self._experiment.algorithm.staleness_max
             self._events.append("actors_abandoned", count=self.intake.given_up,
                                 reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
                                        "versions behind")

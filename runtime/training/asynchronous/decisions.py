@@ -31,7 +31,7 @@ class StreamDecisions:
         """Asks the scaler once a round, when the detector is done, or at once if it has nothing to measure."""
         if current.is_decided:
             return
-        if self.measurement and not self.measurement.is_done:
+        if self.measurement and not self.measurement.done():
             self._tell_if_slow(self.measurement)
             return
         if self.measurement:
@@ -43,7 +43,7 @@ class StreamDecisions:
     def _tell_if_slow(self, measurement: Measurement) -> None:
         """Once a measurement: until it is done, rounds have no score."""
         limit_s = self._parts.books.meter.limits.update_s
-        if measurement.lasts_s > limit_s and not measurement.is_told:
+        if self._parts.clock() - measurement.started_s > limit_s and not measurement.is_told:
             measurement.is_told = True
             self._parts.events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "
                                       "detector.lanczos_steps makes it faster")
@@ -51,5 +51,12 @@ class StreamDecisions:
     def close(self) -> None:
         """Ends the detector's thread."""
         measurement, self.measurement = self.measurement, None
-        if measurement is not None and (problem := measurement.end(_PATIENCE_S)):
+        if measurement is None:
+            return
+        try:
+            error = measurement.exception(_PATIENCE_S)
+            problem = f"{type(error).__name__}: {error}" if error else ""
+        except TimeoutError:
+            problem = f"it still measures after {_PATIENCE_S:g} s"
+        if problem:
             self._parts.events.append("detection_failed", error=problem)

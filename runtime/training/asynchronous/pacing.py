@@ -13,11 +13,10 @@ docs/decisions/0011-asynchronous-rounds.md says why, and what follows from it fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from concurrent.futures import wait
 
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import RoundBill
 from runtime.ports.scaling import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream, Intake
 from runtime.training.asynchronous.decisions import StreamDecisions
@@ -29,33 +28,12 @@ _LOOK_S = 0.25
 """Seconds between two looks at the detector while it measures."""
 
 
-@dataclass
-class _Account:
-    """How long a round has taken, and what it has cost.
-
-    Attributes:
-        policy_version: The newest one when it began.
-        started_s: When it began.
-        waited_s: Seconds in which the learner had nothing to do.
-        billed_before: Invocations that ended in earlier attempts at it.
-        modelled_s: Seconds for which it counts in the bill.
-        bills: Of its attempts.
-    """
-
-    policy_version: int
-    started_s: float
-    waited_s: float = 0.0
-    billed_before: int = 0
-    modelled_s: float = 0.0
-    bills: list[RoundBill] = field(default_factory=list)
-
-
 class AsynchronousPacing:
     """A `runtime.training.pacings.Pacing` whose rounds are stretches of a stream."""
 
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
-        self._parts, self._settings, self._clock = parts, parts.settings, parts.clock
+        self._parts, self._experiment, self._clock = parts, parts.experiment, parts.clock
         self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
         self._actors, self._decisions = ActorStream(parts), StreamDecisions(parts)
         self._opened_s: float | None = None
@@ -77,36 +55,36 @@ class AsynchronousPacing:
             BudgetError: The round took longer than its reserved worst case.
         """
         current = StreamedRound(
-            self._settings, self._parts.progress, round_index,
-            ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)), self._meter.limits)
-        account = _Account(self._parts.updating.updater.policy_version, self._clock())
+            self._experiment, self._parts.progress, round_index,
+            ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)), self._meter.limits,
+            self._parts.updating.updater.policy_version, self._clock())
         self._actors.intake = Intake()
         try:
-            return self._run(current, account)
+            return self._run(current)
         except BudgetError as error:
             if self._parts.books.is_lost(round_index, current.limits, error):
                 return None
             raise
 
-    def _run(self, current: StreamedRound, account: _Account) -> FinishedRound | None:
+    def _run(self, current: StreamedRound) -> FinishedRound | None:
         for _ in range(REJECTED_ROUNDS_MAX):
-            if not self._open(current, account):
+            if not self._open(current):
                 return None
-            self._sample(current, account)
+            self._sample(current)
             if current.training.trajectories:
-                return self._finish(current, account)
+                return self._finish(current)
             if self._actors.is_exhausted:
                 # Nothing more can come of this round.
-                self._bill(current, account, 0.0)
+                self._bill(current, 0.0)
                 return None
             self._events.append("round_rejected", round_index=current.round_index,
                                 actor_count=self._actors.intake.most_in_flight, actors_returned=0)
-            self._bill(current, account, 0.0)
+            self._bill(current, 0.0)
         raise ActorsKeepFailingError(
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
             "its deadline; the last actor's error: ", self._actors.intake.tally.last_error)
 
-    def _open(self, current: StreamedRound, account: _Account) -> bool:
+    def _open(self, current: StreamedRound) -> bool:
         """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""
         self._actors.begin_attempt()
         current.limits = self._parts.choose_limits(current.round_index)
@@ -117,7 +95,7 @@ class AsynchronousPacing:
         kept = self._parts.by_the_clock(current.limits)
         current.deadline_s = now_s + kept.collect_s
         current.ends_s = current.deadline_s + kept.update_s
-        account.billed_before = len(self._actors.intake.tally.billed_s)
+        current.billed_before = len(self._actors.intake.tally.billed_s)
         current.learned_before_s = current.training.modelled_s
         self._actors.publish()
         self._decisions.measure(current)
@@ -127,10 +105,10 @@ class AsynchronousPacing:
             self._parts.saving.flush()
             return True
         self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
-        self._bill(current, account, 0.0)
+        self._bill(current, 0.0)
         return False
 
-    def _sample(self, current: StreamedRound, account: _Account) -> None:
+    def _sample(self, current: StreamedRound) -> None:
         """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
 
         If the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
@@ -145,7 +123,7 @@ class AsynchronousPacing:
                 continue
             measurement = self._decisions.measurement
             if measurement and current.awaits_decision:
-                measurement.wait(min(left_s, _LOOK_S))
+                wait([measurement], min(left_s, _LOOK_S))
                 continue
             if self._replay(current):
                 continue
@@ -153,7 +131,7 @@ class AsynchronousPacing:
                 break
             started_s = self._clock()
             self._actors.take_in(current, min(left_s, _LOOK_S) if measurement else left_s)
-            account.waited_s += self._clock() - started_s
+            current.waited_s += self._clock() - started_s
         self._train(current)
 
     def _is_complete(self, current: StreamedRound) -> bool:
@@ -163,7 +141,7 @@ class AsynchronousPacing:
     def _has_minibatch(self, current: StreamedRound) -> bool:
         """Whether as much has arrived as a gradient step takes, or the round needs no more."""
         return self._actors.steps_arrived >= min(
-            self._settings.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
+            self._experiment.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
 
     def _train(self, current: StreamedRound) -> bool:
         """Trains on what has arrived; False if nothing has."""
@@ -173,7 +151,7 @@ class AsynchronousPacing:
         update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
         if self._parts.detection.is_wanted:
             current.samples.append(update.samples)
-            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._settings.subset_size:
+            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._experiment.detector.subset_size:
                 current.samples.popleft()
         self._actors.publish()
         return True
@@ -192,7 +170,7 @@ class AsynchronousPacing:
         """What is left of the reserved time, but no more than one update may take."""
         return min(current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s)
 
-    def _finish(self, current: StreamedRound, account: _Account) -> FinishedRound:
+    def _finish(self, current: StreamedRound) -> FinishedRound:
         """Takes in an evaluation that is due, and bills the round."""
         training, intake = current.training, self._actors.intake
         decided = self._parts.evaluations.end_round(
@@ -205,47 +183,47 @@ class AsynchronousPacing:
         self._parts.detection.keep(current.samples)
         self._tell_if_cut(current)
         self._actors.tidy()
-        self._bill(current, account, decided.modelled_s or 0.0)
+        self._bill(current, decided.modelled_s or 0.0)
         return FinishedRound(
-            round_index=current.round_index, policy_version=account.policy_version, decision=current.decision,
+            round_index=current.round_index, policy_version=current.policy_version, decision=current.decision,
             measured=current.measured,
-            actor_count=intake.most_in_flight if self._settings.algorithm.round_steps else training.trajectories,
+            actor_count=intake.most_in_flight if self._experiment.algorithm.round_steps else training.trajectories,
             tally=intake.tally, training=training, env_steps_total=self._parts.progress.env_steps_total,
-            decided=decided, collect_s=account.waited_s, modelled_s=account.modelled_s,
-            round_s=self._clock() - account.started_s,
-            account=self._parts.books.account(account.bills, intake.most_reserved_usd))
+            decided=decided, collect_s=current.waited_s, modelled_s=current.modelled_s,
+            round_s=self._clock() - current.started_s,
+            account=self._parts.books.account(current.bills, intake.most_reserved_usd))
 
     def _tell_if_cut(self, current: StreamedRound) -> None:
-        key = "algorithm.round_steps" if self._settings.algorithm.round_steps else "actor.fragment_steps"
+        key = "algorithm.round_steps" if self._experiment.algorithm.round_steps else "actor.fragment_steps"
         if current.missing_steps > 0 and not self._actors.is_exhausted:
             self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
                                 wanted=current.steps_wanted,
                                 reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
                                        f"{key} would let it be complete")
 
-    def _bill(self, current: StreamedRound, account: _Account, evaluate_s: float) -> None:
+    def _bill(self, current: StreamedRound, evaluate_s: float) -> None:
         """Bills an attempt at a round, and an evaluation, for which the learner never waits; actors in flight go on."""
         learn_s, env_steps = current.learned_s, current.training.env_steps
         detect_s = current.measured.modelled_s if current.measured else None
-        modelled_s = max(self._modelled_collect_s(current, account, detect_s or 0.0), learn_s)
+        modelled_s = max(self._modelled_collect_s(current, detect_s or 0.0), learn_s)
         self._parts.phases.saw(
             collect_s=self._clock() - self._opened_s if self._meter.is_by_the_clock and self._opened_s else modelled_s,
             sample_s=learn_s / env_steps if env_steps else None, evaluate_s=evaluate_s or None, detect_s=detect_s)
-        account.modelled_s += modelled_s
+        current.modelled_s += modelled_s
         self._opened_s = None
-        account.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
+        current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
 
-    def _modelled_collect_s(self, current: StreamedRound, account: _Account, detect_s: float) -> float:
+    def _modelled_collect_s(self, current: StreamedRound, detect_s: float) -> float:
         """Seconds until its trajectories, and the decision, would be there, were each actor on a machine of its own.
 
         As long as the slots are busy on average; the deadline ends it, and a round that misses steps lasts so long.
         """
-        limit_s = min(self._settings.fleet.round_deadline_s, current.limits.collect_s)
+        limit_s = min(self._experiment.fleet.round_deadline_s, current.limits.collect_s)
         if self._clock() >= current.deadline_s and current.missing_steps > 0:
             return limit_s
         intake = self._actors.intake
-        decided_s = 0.0 if self._settings.algorithm.round_steps else detect_s
-        busy_s = sum(intake.tally.billed_s[account.billed_before:]) / max(1, intake.most_in_flight)
+        decided_s = 0.0 if self._experiment.algorithm.round_steps else detect_s
+        busy_s = sum(intake.tally.billed_s[current.billed_before:]) / max(1, intake.most_in_flight)
         return min(max(decided_s, busy_s), limit_s)
 
 

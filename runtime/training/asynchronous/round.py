@@ -6,11 +6,11 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from runtime.config.resolved import FittedExperiment
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import Limits
+from runtime.ports.money import Limits, RoundBill
 from runtime.ports.scaling import ScalingDecision
 from runtime.training.detection import Measured
-from runtime.training.pacings import RoundSettings
 from runtime.training.progress import Progress
 from runtime.training.updating import RoundTraining
 
@@ -26,13 +26,21 @@ class StreamedRound:
         ends_s: Until when it must have ended, by the clock.
         learned_before_s: Modelled seconds of the updates of earlier attempts.
         samples: Of its last updates, for the detector.
+        policy_version: The newest one when it began.
+        started_s: When it began.
+        waited_s: Seconds in which the learner had nothing to do.
+        billed_before: Invocations that ended in earlier attempts at it.
+        modelled_s: Seconds for which it counts in the bill.
+        bills: Of its attempts.
     """
 
-    settings: RoundSettings
+    experiment: FittedExperiment
     progress: Progress
     round_index: int
     decision: ScalingDecision
     limits: Limits
+    policy_version: int
+    started_s: float
     is_decided: bool = False
     measured: Measured | None = None
     deadline_s: float = 0.0
@@ -40,22 +48,27 @@ class StreamedRound:
     learned_before_s: float = 0.0
     training: RoundTraining = field(default_factory=RoundTraining)
     samples: deque[DetectorSamples] = field(default_factory=deque)
+    waited_s: float = 0.0
+    billed_before: int = 0
+    modelled_s: float = 0.0
+    bills: list[RoundBill] = field(default_factory=list)
 
     @property
     def steps_wanted(self) -> int:
         """Environment steps that it is to have."""
-        return self.settings.algorithm.round_steps or self.decision.actor_count * self.settings.fragment_steps
+        return self.experiment.algorithm.round_steps or (
+            self.decision.actor_count * self.experiment.actor.fragment_steps)
 
     @property
     def missing_steps(self) -> int:
         """Environment steps that have yet to be trained on in this round."""
-        missing, fragment_steps = self.steps_wanted - self.training.env_steps, self.settings.fragment_steps
+        missing, fragment_steps = self.steps_wanted - self.training.env_steps, self.experiment.actor.fragment_steps
         return min(missing, self.progress.room_for(math.ceil(missing / fragment_steps)) * fragment_steps)
 
     @property
     def awaits_decision(self) -> bool:
         """Whether all that is due anyway has been trained on, and the scaler has yet to say how large the round is."""
-        return not self.is_decided and self.settings.algorithm.round_steps is None and self.missing_steps <= 0
+        return not self.is_decided and self.experiment.algorithm.round_steps is None and self.missing_steps <= 0
 
     @property
     def learned_s(self) -> float:

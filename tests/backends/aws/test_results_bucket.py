@@ -19,12 +19,12 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import UPLOAD_INTERVAL_S
-from runtime.ports.money import ACTOR, Usage, Work
+from runtime.ports.money import ACTOR, Work
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from tests.fakes import ManualClock
-from tests.helpers import cost_model
+from tests.helpers import cost_model, used
 from tests.records.rows import a_row
 
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
@@ -154,11 +154,11 @@ class Learner:
         round_index = self.round_index + 1
         assert self.meter.open_round(ACTORS, smallest=ACTORS) == ACTORS
         self.save_ledger()
-        self.meter.settle(Work(ACTOR, 0), Usage(20.0, 1.0, is_metered=True))
+        self.meter.settle(Work(ACTOR, 0), used(20.0, 1.0, is_metered=True))
         assert self.meter.reserve([Work(ACTOR, 1, 1)])
         self.save_ledger()
         for attempt in range(2):
-            self.meter.settle(Work(ACTOR, 1, attempt), Usage(60.0, is_metered=True))
+            self.meter.settle(Work(ACTOR, 1, attempt), used(60.0, is_metered=True))
         self.save_ledger()
         self.meter.close_round(actors_started=ACTORS, seconds=5.0)
         self.used_usd = self.meter.spent_usd
@@ -329,7 +329,7 @@ def test_what_was_used_beyond_its_reservation_is_kept_too(s3: Any, tmp_path: Pat
     learner = Learner(s3, tmp_path)
     learner.meter.open_round(1, smallest=1)
     learner.save_ledger()
-    learner.meter.settle(Work(ACTOR, 0), Usage(5000.0, is_metered=True))
+    learner.meter.settle(Work(ACTOR, 0), used(5000.0, is_metered=True))
     learner.meter.close_round(actors_started=1, seconds=0.0)
     learner.save_ledger()
     assert ledger_usd(s3) == learner.meter.spent_usd > 0.05

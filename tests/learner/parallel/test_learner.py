@@ -24,7 +24,7 @@ from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.parallel.learner import DataParallelLearner, make_parallel_learner, process_count
 from runtime.learner.parallel.processes import LearnerProcesses
 from runtime.learner.parallel.tasks import Task
-from runtime.ports.learning import Batch, Learner, Replays
+from runtime.ports.learning import Batch, Learner
 from tests.helpers import ROOT, is_alive, wait_for
 from tests.learner.learning import COMBINED, random_observations
 
@@ -73,8 +73,7 @@ def train(learner: Learner, spaces: Spaces, updates: int = 3, **sizes: int) -> l
     made = []
     for step in range(updates):
         made.append(learner.update(batch(spaces, version=learner.policy_version, **sizes), progress=step / 10))
-        if isinstance(learner, Replays):
-            made += [update for _ in range(2) if (update := learner.replay(progress=step / 10)) is not None]
+        made += [update for _ in range(2) if (update := learner.replay(progress=step / 10)) is not None]
     return made
 
 
@@ -250,13 +249,4 @@ def test_processes_that_drifted_apart_are_brought_back(processes: LearnerProcess
         next(together.here.policy.parameters()).add_(1.0)
     assert len(set(together.fingerprints())) == 2
     together.get_state()
-    assert len(set(together.fingerprints())) == 1
-
-
-def test_a_snapshot_goes_to_all_of_them(processes: LearnerProcesses) -> None:
-    chosen = make_spec("ppo", VECTORS)
-    together, elsewhere = DataParallelLearner(chosen, processes), make_learner(chosen, device="cpu")
-    train(elsewhere, VECTORS, updates=2)
-    together.load_snapshot(elsewhere.snapshot())
-    assert together.weights() == elsewhere.weights()
     assert len(set(together.fingerprints())) == 1

@@ -59,8 +59,8 @@ def altered(data: bytes, *, version: int | None = None, metrics: Mapping[str, fl
     result = decode_result(data)
     state, update = result.state, result.update
     return encode_result(
-        State({**state.arrays, **(arrays or {})}, state.values),
-        state.policy_version if version is None else version,
+        State({**state.arrays, **(arrays or {})},
+              state.values if version is None else {**state.values, "policy_version": version}),
         dataclasses.replace(update, metrics=dataclasses.replace(update.metrics, **(metrics or {}))))
 
 
@@ -240,7 +240,7 @@ def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: 
 @pytest.mark.parametrize(("lie", "error", "text"), [
     (lambda data: altered(data, metrics={"policy_loss": math.nan}), NotFiniteError, "^policy_loss is nan$"),
     (lambda data: altered(data, version=7), RunError,
-     "failed 3 times to make policy version 1; the last error: it is of version 7, not 1$"),
+     "failed 3 times to make policy version 1; the last error: policy_version is 7, not 1$"),
     (lambda data: data[:-1], RunError,
      "failed 3 times to make policy version 1; the last error: .* body bytes are there$")])
 def test_a_function_that_always_lies_ends_the_run_and_the_learner_is_as_it_was(
@@ -320,6 +320,6 @@ def test_damaged_messages_are_refused() -> None:
     assert_same(vars(decode_batch(encode_batch(batch))), vars(batch))
     for values in ("[1]", "{", "[" * 100_000):
         with pytest.raises(CorruptedMessageError, match="a learner's values are"):
-            decode_state(encode(Kind.LEARNER_STATE, {"policy_version": np.int64(0), "values": text_field(values)}))
+            decode_state(encode(Kind.LEARNER_STATE, {"values": text_field(values)}))
     with pytest.raises(ForeignMessageError):
         decode_result(encode_batch(batch))

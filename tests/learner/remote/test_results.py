@@ -30,7 +30,6 @@ KINDS = ("ppo", "impact", "impala")
 class Honest:
     """An update, the second one, as its function reports it."""
 
-    spec: LearnerSpec
     before: State
     batch: Batch
     after: State
@@ -47,12 +46,11 @@ def honest(kind: str) -> Honest:
     learner.update(roll(learner.weights(), VECTORS), progress=0.25)
     before, batch = learner.get_state(), roll(learner.weights(), VECTORS, seed=1)
     update = learner.update(batch, progress=0.5)
-    return Honest(spec, before, batch, learner.get_state(), update)
+    return Honest(before, batch, learner.get_state(), update)
 
 
-def check(one: Honest, state: State, update: Update, version: int = 2) -> None:
-    check_result(decode_result(encode_result(state, version, update)), before=one.before, policy_version=1,
-                 batch=one.batch, spec=one.spec)
+def check(one: Honest, state: State, update: Update) -> None:
+    check_result(decode_result(encode_result(state, update)), before=one.before, batch=one.batch, spaces=VECTORS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,60 +59,35 @@ def test_an_honest_result_passes(kind: str) -> None:
     check(one, one.after, one.update)
 
 
-@pytest.mark.parametrize(("kind", "name", "value"), [
-    *((kind, name, value) for kind in KINDS for name, value in (
-        ("policy.layers.2.weight", 3e38), ("critic.layers.4.bias", -50.0), ("moments.variance", 1.7e308),
-        ("moments.variance", 1e9), ("moments.mean", -1e6), ("return_moments.variance", 1e300))),
-    ("impact", "target.layers.2.weight", 3e38), ("impact", "target_moments.variance", 1e9)])
-def test_what_no_step_reaches_and_no_sample_shows_is_refused_by_name(kind: str, name: str, value: float) -> None:
-    one = honest(kind)
-    array = one.after.arrays[name].copy()
-    array.reshape(-1)[0] = value
-    with pytest.raises(ValueError, match=rf"^{name} is .*; allowed: up to "):
-        check(one, State({**one.after.arrays, name: array}, one.after.values), one.update)
-
-
-@pytest.mark.parametrize("value", [1e300, 0.1])
-def test_a_coefficient_moves_by_one_factor_an_update(value: float) -> None:
-    one = honest("impact")
-    with pytest.raises(ValueError, match="kl_coefficient is "):
-        check(one, State(one.after.arrays, {**one.after.values, "kl_coefficient": value}), one.update)
-
-
-Lie = tuple[State, Update, int]
+Lie = tuple[State, Update]
 
 
 def _with_array(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """A state's array that is not finite, too large, negative, of another shape or type, missing, or in vain."""
+    """A state's array that is not finite, of another shape or type, missing, or in vain."""
     name = draw(st.sampled_from([name for name, array in sorted(one.after.arrays.items()) if array.size]))
     array = one.after.arrays[name].copy()
     wrongs = {"not finite": lambda: _with_one(array, draw(st.sampled_from([math.nan, math.inf, -math.inf])), draw),
               "shape": lambda: array[None], "dtype": lambda: array.astype(np.float16), "missing": lambda: None,
               "in vain": lambda: array}
-    kind = name.rpartition(".")[2]
-    if kind in ("variance", "exp_avg_sq", "step"):
-        wrongs["negative"] = lambda: _with_one(array, -1.0, draw)
-    if kind in ("exp_avg", "exp_avg_sq"):
-        wrongs["absurd"] = lambda: _with_one(array, 1e20, draw)
     what = draw(st.sampled_from(sorted(wrongs)))
     arrays = {**one.after.arrays, f"{name}.too" if what == "in vain" else name: wrongs[what]()}
-    return State({key: value for key, value in arrays.items() if value is not None}, one.after.values), one.update, 2
+    return State({key: value for key, value in arrays.items() if value is not None}, one.after.values), one.update
 
 
 def _with_value(one: Honest, draw: Callable[[Any], Any]) -> Lie:
     """A state's value that is another one, of another type, missing, or in vain."""
+    known = {"algorithm": ["a2c", ""], "policy_version": [1, 3, 0, -1, 2**62, 10**30],
+             "kl_coefficient": [math.nan, math.inf]}
     name = draw(st.sampled_from(sorted(one.after.values)))
     values: dict[str, Any] = {**one.after.values}
-    what = draw(st.sampled_from(["type", "missing", "in vain", "wrong"]))
+    what = draw(st.sampled_from(["type", "missing", "in vain", *(["wrong"] if name in known else [])]))
     if what == "missing":
         del values[name]
     elif what == "wrong":
-        wrongs = {"algorithm": ["a2c", ""], "policy_version": [1, 3, -2, 10**30],
-                  "kl_coefficient": [math.nan, math.inf, -0.1]}
-        values[name] = draw(st.sampled_from(wrongs.get(name, [-1, 10**18, 10**400])))
+        values[name] = draw(st.sampled_from(known[name]))
     else:
         values[f"{name}_too" if what == "in vain" else name] = draw(st.sampled_from([None, [1], {"a": 1}, True]))
-    return State(one.after.arrays, values), one.update, 2
+    return State(one.after.arrays, values), one.update
 
 
 def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
@@ -133,14 +106,12 @@ def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
         name = draw(st.sampled_from(["observations", "actions", "log_probs"] if what == "others" else [
             "observations", "actions"]))
         changed = {name: samples[name] + 1.0 if what == "others" else np.hstack([samples[name]] * 2)}
-    return one.after, dataclasses.replace(one.update, samples=dataclasses.replace(one.update.samples, **changed)), 2
+    return one.after, dataclasses.replace(one.update, samples=dataclasses.replace(one.update.samples, **changed))
 
 
 def _with_report(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """Another version, staleness or number than the update can have had."""
-    what = draw(st.sampled_from(["version", "staleness", "trajectories", *vars(one.update.metrics)]))
-    if what == "version":
-        return one.after, one.update, draw(st.sampled_from([1, 3, 0, -1, 2**62]))
+    """Another staleness or number than the update can have had."""
+    what = draw(st.sampled_from(["staleness", "trajectories", *vars(one.update.metrics)]))
     if what in ("staleness", "trajectories"):
         staleness = one.update.staleness.copy()
         if what == "staleness":
@@ -148,10 +119,10 @@ def _with_report(one: Honest, draw: Callable[[Any], Any]) -> Lie:
                 st.integers(-10**18, 10**18).filter(lambda age: age != 0))
         else:
             staleness = staleness[:draw(st.integers(0, len(staleness) - 1))]
-        return one.after, dataclasses.replace(one.update, staleness=staleness), 2
+        return one.after, dataclasses.replace(one.update, staleness=staleness)
     figure = draw(st.sampled_from([math.nan, math.inf, -math.inf]))
     return one.after, dataclasses.replace(
-        one.update, metrics=dataclasses.replace(one.update.metrics, **{what: figure})), 2
+        one.update, metrics=dataclasses.replace(one.update.metrics, **{what: figure}))
 
 
 def _with_one(array: np.ndarray, value: float, draw: Callable[[Any], Any]) -> np.ndarray:
@@ -166,6 +137,6 @@ def test_a_result_that_no_update_makes_is_refused(
     data: Any, kind: str, lie: Callable[[Honest, Callable[[Any], Any]], Lie]
 ) -> None:
     one = honest(kind)
-    state, update, version = lie(one, data.draw)
+    state, update = lie(one, data.draw)
     with pytest.raises((ValueError, NotFiniteError, WireError)):
-        check(one, state, update, version)
+        check(one, state, update)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.learner.learning import VECTORS
 
 
 def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
-    learner = Ppo(VECTORS, AlgorithmSection(ppo=PpoSettings(normalize_observations=True, clip=0.2)),
-                  seed=0)
+    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True, clip=0.2)), VECTORS))
     stream = torch.Generator().manual_seed(0)
     log_ratios, caps = (0.5 * torch.randn(512, generator=stream) for _ in range(2))
     caps[:64] = log_ratios[:64]
