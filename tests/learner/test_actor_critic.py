@@ -202,8 +202,8 @@ def test_threads_change_nothing(network: str) -> None:
 @pytest.mark.parametrize(("network", "minibatches"), [("mlp", 100_000), ("conv", 1_000)])
 def test_what_ends_the_policys_thread_ends_the_critics(network: str, minibatches: int) -> None:
     """A signal, say: it need not wait for steps that nobody wants any more."""
-    learner = CutShort(PIXELS, AlgorithmSection(ppo=PpoSettings(normalize_observations=False)), network=network, seed=0,
-                       threads=2)
+    section = AlgorithmSection(ppo=PpoSettings(normalize_observations=False))
+    learner = CutShort(LearnerSpec(section, PIXELS, network, threads=2))
     samples = learner.samples(roll(learner.weights(), PIXELS))
     with pytest.raises(KeyboardInterrupt):
         learner.descend(samples, [torch.arange(1)] * minibatches)
