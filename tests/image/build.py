@@ -4,7 +4,8 @@ What the CDK would hand to Docker is handed to buildah, without Docker, an AWS a
 made of Debian's packages instead. The actors are started by the image's own entry point, as a user without rights, on a
 file system without write access but for /tmp, as in Lambda; they serve the local Lambda endpoint, and reach the cache
 as those of a learner that runs the cache itself: over TLS, with a credential from a bucket. In the learner image, its
-user trains the experiment for a round, and starts the cache's server.
+user trains the experiment for a round, and starts the cache's server; and coordinator and learner function are loaded
+in it as Lambda does that, and refuse an event that asks for nothing.
 
 Both are for the processors that the experiment names; QEMU runs what is for another one than this machine's.
 tests/image/arm64.yaml names arm64.
@@ -24,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,6 +50,7 @@ from runtime.config.loading import load_experiment, self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError, RunError
 from runtime.fleet import ACTOR_VARIABLES
+from stacks.components.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
 from stacks.staging import actor_context, learner_context
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
@@ -65,6 +67,7 @@ _MIB = 2**20
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SETTINGS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": REGION}
 _BUCKET, _KEY = "results", "cache-credential.json"
+_REFUSALS = {HANDLER: "this is no deployed coordinator", LEARNER_HANDLER: "EventError"}
 
 # The public image has no compiled standard library either; and the mirrors are this machine's affair.
 _AS_PUBLIC = 'find "$1"/usr/lib/python3* -name "*.pyc" -delete; rm -r "$1"/etc/apt/sources.list*'
@@ -307,12 +310,30 @@ def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
     if _learner_architecture(experiment) != _own_architecture():
         _spare_kernel_test(image)
     print(f"learner image {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
+    for handler, refusal in _REFUSALS.items():
+        answer_s, answer = _timed(_as_function, image, handler, experiment, folder)
+        print(f"as function   {_line(answer, refusal)}, {answer_s:.1f} s from a cold start", flush=True)
     served = image.run("python", "-c", _LEARNER, str(_free_port()))
     print(f"its server    {_line(served, 'torch', 'rediss')}", flush=True)
     (image.root / "tmp" / "experiment.yaml").write_bytes(self_contained(path))
     trained_s, printed = _timed(image.run, "python", "-m", "runtime", "train", "/tmp/experiment.yaml",
                                 "--out", "/tmp/run", "--set", "stop.max_rounds=1")
     print(f"its training  {_line(printed, 'stopped')}, {trained_s:.1f} s with all that it starts")
+
+
+def _as_function(image: Image, handler: str, experiment: ResolvedExperiment, folder: Path) -> str:
+    """What a function of the learner image answers an event that asks for nothing."""
+    function = replace(image, configuration={**image.configuration, "Entrypoint": ENTRYPOINT, "Cmd": [handler]})
+    with LambdaEndpoint() as endpoint:
+        name = endpoint.add_function(
+            "learner", command=[str(function.worker(folder / "function"))], timeout_s=PATIENCE_S,
+            memory_mib=experiment.learner.function.memory_mib,
+            environment={**image.environment(), "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"]})
+        with closing(boto3.client("lambda", endpoint_url=endpoint.url, region_name=REGION, aws_access_key_id="local",
+                                  aws_secret_access_key="local", config=Config(read_timeout=PATIENCE_S))) as client:
+            answer = client.invoke(FunctionName=name, Payload=b'{"started_at": "2026-01-01T00:00:00Z"}')
+            found = json.loads(answer["Payload"].read())
+            return f"{found.get('errorType')}: {found.get('errorMessage')}"
 
 
 def _refusal(builder: Builder, experiment: ResolvedExperiment) -> str:
