@@ -67,7 +67,7 @@ _MIB = 2**20
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SETTINGS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": REGION}
 _BUCKET, _KEY = "results", "cache-credential.json"
-_REFUSALS = {HANDLER: "this is no deployed coordinator", LEARNER_HANDLER: "EventError"}
+_REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "EventError"}
 
 # The public image has no compiled standard library either; and the mirrors are this machine's affair.
 _AS_PUBLIC = 'find "$1"/usr/lib/python3* -name "*.pyc" -delete; rm -r "$1"/etc/apt/sources.list*'
