@@ -31,7 +31,7 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Outcome
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import ACTOR, Work
+from runtime.ports.money import ACTOR, Limits, Work
 from runtime.ports.scaling import Detected
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
@@ -866,6 +866,16 @@ def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
         rig.loop.run()
     assert_settled(rig)
     assert rig.meter.spent_usd > (rig.disk.rows[-1]["spent_usd"] if rig.disk.rows else 0.0)
+
+
+@pytest.mark.parametrize(("is_deployed", "timeout_s"), [(True, 60.0), (False, 2.0)])
+def test_a_deployed_actor_has_all_its_time_though_limits_are_tight(
+    tmp_path: Path, is_deployed: bool, timeout_s: float
+) -> None:
+    """Tight limits bound a modelled bill; nobody can tell AWS Lambda to end an actor earlier."""
+    rig = Rig(tmp_path, is_deployed=is_deployed, actor={"timeout_s": 60})
+    limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
+    assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == timeout_s
 
 
 @pytest.mark.parametrize(("ends", "told"), [
