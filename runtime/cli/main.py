@@ -18,6 +18,7 @@ from lambda_actor.errors import ActorError
 from runtime import __version__
 from runtime.cli import deployments, explain, looking, plan, policies, report, train
 from runtime.cli.arguments import launcher
+from runtime.display.terminal import printable
 from runtime.errors import RunError
 
 _DESCRIPTION = """\
@@ -70,7 +71,8 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (RunError, ActorError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # What a downloaded run says may stand in it.
+        print(printable(f"error: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -437,12 +437,12 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
     key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
     try:
         settings = load(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever somebody else's module raises.
         raise ExperimentError(f"{key} cannot be imported: {told(error)}") from error
     allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
     name = next((name for name, base in allowed.items()
-                 if isinstance(settings, type) and issubclass(settings, base)), None)
+                 if isinstance(settings, type) and issubclass(settings, base) and settings is not base), None)
     if name is None:
         raise ExperimentError(f"{key} is not allowed; allowed: a subclass of "
                               + " | ".join(f"{base.__module__}.{base.__name__}" for base in allowed.values()))

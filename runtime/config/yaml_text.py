@@ -28,6 +28,10 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise yaml.composer.ComposerError(
+                    None, None, "merge keys are not read; allowed: the keys themselves, or extends for what several "
+                    "files share", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 # The constructor of the mapping refuses it.

@@ -48,9 +48,23 @@ def prices_from_json(data: bytes) -> PriceTable:
         ExperimentError: It is no price table; the text names the field, its value and what is wrong with it.
     """
     try:
-        return read_tree(PriceTable, from_json(data))
+        return read_tree(PriceTable, from_json(data, object_pairs_hook=_mapping))
     except ValueError as error:
         raise ExperimentError(f"prices: {error}") from None
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a mapping of a JSON object's keys and values.
+
+    Raises:
+        ValueError: A key stands there twice.
+    """
+    tree: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in tree:
+            raise ValueError(f"a key stands there twice: {key!r:.80}")
+        tree[key] = value
+    return tree
 
 
 PRICES = PriceTable(

@@ -164,9 +164,7 @@ class Model(Generic[Settings]):
             network.load_state_dict({key: torch.from_numpy(arrays[f"{name}.{key}"].copy())
                                      for key in network.state_dict()})
         for name, moments in self.all_moments().items():
-            moments.mean = arrays[f"{name}.mean"].copy()
-            moments.variance = arrays[f"{name}.variance"].copy()
-            moments.count = int(values[f"{name}_count"])
+            moments.load(arrays[f"{name}.mean"], arrays[f"{name}.variance"], int(values[f"{name}_count"]))
         for name in self.counters:
             setattr(self, name, type(getattr(self, name))(values[name]))
             if not 0 <= getattr(self, name) <= INTEGER_MAX:

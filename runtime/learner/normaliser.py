@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runtime.records.files import INTEGER_MAX
+
 
 class RunningMoments:
     """Mean and variance of all observations merged so far, float64 ``[O]``.
@@ -47,6 +49,19 @@ class RunningMoments:
         delta = mean - self.mean
         squares = self.variance * self.count + variance * count + delta**2 * self.count * count / total
         self.count, self.mean, self.variance = total, self.mean + delta * count / total, squares / total
+
+    def load(self, mean: np.ndarray, variance: np.ndarray, count: int) -> None:
+        """Goes on from other moments of as many features.
+
+        Raises:
+            ValueError: They are of others, or no observations have them.
+        """
+        for array in (mean, variance):
+            if (array.dtype, array.shape) != (self.mean.dtype, self.mean.shape) or not np.isfinite(array).all():
+                raise ValueError(f"moments are not finite {self.mean.dtype}{list(self.mean.shape)}")
+        if (variance < 0.0).any() or not 0 <= count <= INTEGER_MAX:
+            raise ValueError(f"moments of {count} observations have the variance {variance.min(initial=0.0):g}")
+        self.count, self.mean, self.variance = count, mean.copy(), variance.copy()
 
     def copy(self) -> RunningMoments:
         """Another one that stands where this one stands."""

@@ -12,6 +12,7 @@ import torch
 
 from runtime.learner.adam import Adam, clip_gradient
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
+from runtime.records.files import INTEGER_MAX
 
 
 class TrainedNetwork:
@@ -90,11 +91,15 @@ class TrainedNetwork:
                 if state[name].shape != part.shape or state[name].dtype != np.float32:
                     raise ValueError(f"{name} of parameter {index} is {state[name].dtype}{list(state[name].shape)}, "
                                      f"the parameter is float32{list(part.shape)}")
+                if name == "exp_avg_sq" and (state[name] < 0.0).any():
+                    raise ValueError(f"{name} of parameter {index}, a mean of squares, is {state[name].min():g}")
                 part.copy_(torch.from_numpy(state[name]))
         steps = {float(state["step"]) for state in states}
         if len(steps) != 1:
             raise ValueError(f"all parameters have made the same number of steps, not {sorted(steps)}")
-        self.optimizer.steps.fill_(steps.pop())
+        if not 0.0 <= (made := steps.pop()) <= INTEGER_MAX:
+            raise ValueError(f"parameters have made {made:g} steps")
+        self.optimizer.steps.fill_(made)
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat tensor, one for each parameter and of its shape."""

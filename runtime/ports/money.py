@@ -173,7 +173,7 @@ class PriceTable(Section):
     """
 
     region: _Text
-    as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    as_of: Annotated[str, Field(pattern="^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
     source: _Text
     functions: Annotated[Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices], Field(min_length=1)]
     request_usd: Price

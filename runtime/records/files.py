@@ -161,13 +161,13 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-def from_json(data: bytes | str) -> Any:
-    """Reads JSON that anybody may have altered.
+def from_json(data: bytes | str, **hooks: Any) -> Any:
+    """Reads JSON that anybody may have altered; see `parse_json`.
 
     Raises:
         ValueError: As `parse_json`; or it has a number that is not finite or beyond ±2¹²⁸.
     """
-    return parse_json(data, parse_int=_number, parse_float=_number, parse_constant=_number)
+    return parse_json(data, parse_int=_number, parse_float=_number, parse_constant=_number, **hooks)
 
 
 def parse_json(data: bytes | str, **hooks: Any) -> Any:

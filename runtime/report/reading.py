@@ -24,6 +24,8 @@ Number = float | int
 Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError)
 _CONFIG_CHARACTERS_MAX = 100_000
+_SEEDS_MAX = 10_000
+"""A file may name millions, and each of them is looked for."""
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger ones might not be finite; nothing that a run records is as large."""
@@ -213,7 +215,10 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
         problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
         seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
                        if found.name.removeprefix("seed-").isdecimal())
-    folders = {seed: path / f"seed-{seed}" for seed in seeds}
+    seeds = list(dict.fromkeys(seeds))
+    if len(seeds) > _SEEDS_MAX:
+        problems.append(f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count")
+    folders = {seed: path / f"seed-{seed}" for seed in seeds[:_SEEDS_MAX]}
     if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
         problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
     # Those to come have no directory yet.

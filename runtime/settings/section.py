@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar, get_args
 import pydantic
 from pydantic import Field as Field
 
+from runtime.errors import one_line
+
 S = TypeVar("S", bound="Section")
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -63,5 +65,7 @@ def read_tree(section: type[S], tree: Any) -> S:
         return section.model_validate(tree)
     except pydantic.ValidationError as error:
         problem = error.errors()[0]
-        name = ".".join(map(str, problem["loc"])) or "it"
-        raise ValueError(f"{name} = {problem['input']!r:.80}: {problem['msg']}") from None
+        name = one_line(".".join(map(str, problem["loc"]))) or "it"
+        # What lacks a key would stand there for the key.
+        value = "" if problem["type"] == "missing" else f" = {problem['input']!r:.80}"
+        raise ValueError(f"{name}{value}: {problem['msg']}") from None

@@ -45,6 +45,14 @@ def test_a_mistyped_command_is_refused_with_the_nearest(
     assert "did you mean" not in said(capsys, "qqqqqqqq", code=2)
 
 
+def test_what_is_refused_steers_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What a downloaded run's files say may stand in an error."""
+    path = tmp_path / "a.yaml"
+    path.write_text('environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n"\\e[2Jkey": 1\n')
+    text = said(capsys, "plan", str(path), code=2)
+    assert "?[2Jkey is not a known key" in text and "\x1b" not in text
+
+
 def test_a_former_command_answers_with_where_it_is_now(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`scheduler` is `python -m papers.minionsrl` now" in said(capsys, "scheduler", "show", "hopper", code=2)
 

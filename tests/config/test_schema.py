@@ -839,3 +839,16 @@ def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str
     experiment_from_tree({"learner": {"kind": "instance"}}, base=tree | {"learner": learner}, source="x.yaml")
     with pytest.raises(ExperimentError, match=told):
         experiment_from_tree(tree | {"learner": {"kind": "function"} | learner}, source="x.yaml")
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("leaves:Settings", "cannot be imported: SystemExit: 0"),
+    ("runtime.settings.scaler:ScalerSettings", "is not allowed; allowed: a subclass of runtime.settings.scaler."),
+])
+def test_a_kind_whose_module_leaves_or_that_is_the_base_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ExperimentError, match=re.escape(f"scaler.kind = {kind!r} {said}")):
+        experiment_from_tree(tree_with_all({"scaler.kind": kind}), source="test")

@@ -18,7 +18,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.cost.budget import UNITS_PER_USD, Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
-from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, vcpu_share
+from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, cluster_cost_model, vcpu_share
 from runtime.cost.prices import PRICES
 from runtime.errors import BudgetError, ExperimentError
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable, Work
@@ -192,6 +192,16 @@ def test_provisioned_capacity_is_paid_by_the_five_minutes(architecture: str, rat
     assert cost.provisioned_usd(1) == pytest.approx(300 * 5 * 0.5 * rate)
     assert cost.provisioned_usd(7) == pytest.approx(7 * cost.provisioned_usd(1))
     assert cost.provisioned_usd(0) == 0.0
+
+
+def test_a_cluster_costs_its_nodes_and_nothing_beside_them() -> None:
+    found = experiment(learner={"instance_types": ["small", "large"], "update_timeout_s": 40})
+    cluster = cluster_cost_model(found.actor, found.learner, PLAIN, nodes=3, round_deadline_s=80.0)
+    assert cluster.learner_usd(60.0) == cluster.predecessor_usd(60.0) == pytest.approx(3 * 0.6)
+    assert cluster.burn_usd_per_hour == pytest.approx(3 * 36.0)
+    beside = (cluster.infrastructure_usd(3600.0), cluster.attached_usd(3600.0), cluster.kept_usd(3600.0),
+              cluster.provisioned_usd(5), *(role.worst_case_usd() for role in cluster.roles.values()))
+    assert beside == (0.0,) * 6
 
 
 @pytest.mark.parametrize(("waves", "seconds"), [(1, 120), (3, 280)])

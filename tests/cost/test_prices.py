@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 import subprocess
 import sys
 from typing import Any
@@ -82,13 +81,13 @@ def test_a_price_is_a_number_above_0_that_can_be_reckoned_with(name: str, value:
 def test_what_is_missing_is_named(name: str) -> None:
     changed = tree()
     del changed[name]
-    assert re.fullmatch(f"prices: {name} = .*: Field required", refusal(changed))
+    assert refusal(changed) == f"prices: {name}: Field required"
 
 
 def test_a_missing_price_of_a_function_is_named() -> None:
     changed = tree()
     del changed["functions"]["arm64"]["provisioned_duration_usd"]
-    assert refusal(changed).startswith("prices: functions.arm64.provisioned_duration_usd = {'on_demand_usd': 1.3")
+    assert refusal(changed) == "prices: functions.arm64.provisioned_duration_usd: Field required"
 
 
 @pytest.mark.parametrize(("changes", "said"), [
@@ -106,6 +105,8 @@ def test_a_missing_price_of_a_function_is_named() -> None:
     ({"source": 5}, "source = 5: Input should be a valid string"),
     ({"as_of": "yesterday"}, "as_of = 'yesterday': String should match"),
     ({"as_of": "20261120"}, "as_of = '20261120': String should match"),
+    ({"as_of": "2026-99-99"}, "as_of = '2026-99-99': String should match"),
+    ({"as_of": "２０２６-11-20"}, "as_of = '２０２６-11-20': String should match"),
     ({"as_of": 20261120}, "as_of = 20261120: Input should be a valid string"),
 ], ids=str)
 def test_what_is_not_allowed_is_named(changes: dict[str, Any], said: str) -> None:
@@ -116,6 +117,15 @@ def test_what_is_not_allowed_is_named(changes: dict[str, Any], said: str) -> Non
                          ids=lambda data: repr(data[:20]))
 def test_what_is_not_json_is_refused(data: bytes) -> None:
     assert refusal(data).startswith("prices: ")
+
+
+@pytest.mark.parametrize("key", ["put_usd", "region", "arm64", "c7i.xlarge"])
+def test_what_has_two_prices_is_refused(key: str) -> None:
+    """Python's reader takes the last of them, and nobody would know which one bounds the budget."""
+    text = json.dumps(tree())
+    assert f'"{key}": ' in text
+    twice = text.replace(f'"{key}": ', f'"{key}": 1e-9, "{key}": ', 1)
+    assert refusal(twice.encode()) == f"prices: a key stands there twice: {key!r}"
 
 
 @pytest.mark.parametrize("data", [[], None, 5, "prices"], ids=str)

@@ -11,7 +11,9 @@ import pytest
 
 from lambda_actor import trial, wire
 from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment, random_policy, random_weights
 from tests.environments import Counter
 from tests.training.test_trial import Large, Random, chance
@@ -106,3 +108,13 @@ def test_the_policy_is_of_full_size_and_always_the_same() -> None:
     assert policy.best_action(observation) == again.best_action(observation) != 0.0
     fields = wire.decode(random_weights(environment.spaces), wire.Kind.WEIGHTS)
     assert [fields[f"layer.{i}.weight"].shape for i in range(3)] == [(256, 3), (256, 256), (1, 256)]
+
+
+def test_a_fragment_as_long_as_an_episode_drops_it_and_a_shorter_one_cannot() -> None:
+    """As the refusal says: ``actor.fragment_steps from`` the limit of steps."""
+    tried = TriedEnvironment("it", Spaces((1,), action_count=2), "none", 50, can_save_episode=False,
+                             cannot_save_reason="it has no get_state", spanning_wrapper="", plain_because="",
+                             problem="it differs")
+    assert tried.dropped_because(50) == "no later actor can continue its episodes: it differs"
+    with pytest.raises(UnusableEnvironmentError, match=r"it differs; allowed: .*actor\.fragment_steps from 50, "):
+        tried.dropped_because(49)

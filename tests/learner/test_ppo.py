@@ -720,6 +720,27 @@ def test_a_state_of_another_network_is_refused(foreign: str) -> None:
         make_learner().set_state(state)
 
 
+@pytest.mark.parametrize(("name", "wrong"), [
+    ("moments.variance", -1.0), ("moments.mean", math.nan), ("moments_count", -7), ("moments_count", 2**70),
+    ("exp_avg_sq", -1.0), ("step", -5.0)])
+def test_a_state_that_no_update_leaves_is_refused(name: str, wrong: float) -> None:
+    """Its next update would be one of roots of negative numbers, or go the other way."""
+    learner = make_learner(normalize_observations=True)
+    learner.update(roll(learner), progress=0.0)
+    state = learner.get_state()
+    values = {**state.values, **({name: wrong} if name in state.values else {})}
+    arrays = {key: np.full_like(array, wrong) if key.endswith(name) else array for key, array in state.arrays.items()}
+    with pytest.raises(CheckpointError, match="does not fit"):
+        learner.set_state(State(arrays, values))
+
+
+def test_moments_of_another_shape_are_refused() -> None:
+    learner = make_learner(normalize_observations=True)
+    state = learner.get_state()
+    with pytest.raises(CheckpointError, match="moments are not finite float64"):
+        learner.set_state(State({**state.arrays, "moments.mean": np.zeros(1)}, state.values))
+
+
 # Does it learn?
 
 

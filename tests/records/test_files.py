@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from runtime.errors import RunError
 from runtime.records.files import (
     RECORD_BYTES_MAX,
     append,
+    check_place,
     from_json,
     make_directory,
     open_to_write,
@@ -166,3 +169,12 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     assert read_regular(tmp_path / "large", 5) == b"12345"
     with pytest.raises(OSError, match="has 5 bytes; allowed: up to 4"):
         read_regular(tmp_path / "large", 4)
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("page.txt", r"whose name ends in \.html \| \.svg$"), ("a folder.html", r"whose name ends in \.html \| \.svg$"),
+    ("nowhere/page.html", "in a folder that is there and can be written to$"), ("page.HTML", ""), ("page.svg", "")])
+def test_a_place_for_a_file_is_checked_before_anything_is_done_for_it(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / "a folder.html").mkdir()
+    with pytest.raises(RunError, match=told) if told else nullcontext():
+        check_place("--out", tmp_path / name, (".html", ".svg"))

@@ -94,11 +94,15 @@ def test_seeds_that_no_run_can_have_are_told(tmp_path: Path, seed: int) -> None:
     assert "seeds.json does not say which seeds there are" in group.problems[0]
 
 
-def test_seeds_that_stand_many_times_are_read_once(tmp_path: Path) -> None:
+def test_seeds_that_stand_many_times_are_read_once_and_too_many_are_told(tmp_path: Path) -> None:
     path = some_seeds(tmp_path / "some", 2)
     (path / "seeds.json").write_text(json.dumps({"seeds": [0, 1] * 150_000}))
     [group] = read_groups([path])
     assert ([run.name for run in group.runs], group.problems) == (["seed 0", "seed 1"], [])
+    (path / "seeds.json").write_text(json.dumps({"seeds": [*range(20_000)]}))
+    [group] = read_groups([path])
+    assert group.problems == ["seeds.json names 20,000 seeds: the first 10,000 count",
+                              "9998 of 10000 seeds were not begun"]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "rounds.jsonl", "events.jsonl", "summary.json"])

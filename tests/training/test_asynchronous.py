@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Outcome
 from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import ACTOR, Work
+from runtime.ports.money import ACTOR, Limits, Work
 from runtime.ports.scaling import Detected
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
@@ -38,8 +39,10 @@ from runtime.records.rows import RoundRow
 from runtime.sampling.failures import Patience
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
+from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
+from runtime.training.detection import Measurement
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
 from tests.fakes import (
@@ -863,6 +866,40 @@ def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
         rig.loop.run()
     assert_settled(rig)
     assert rig.meter.spent_usd > (rig.disk.rows[-1]["spent_usd"] if rig.disk.rows else 0.0)
+
+
+@pytest.mark.parametrize(("is_deployed", "timeout_s"), [(True, 60.0), (False, 2.0)])
+def test_a_deployed_actor_has_all_its_time_though_limits_are_tight(
+    tmp_path: Path, is_deployed: bool, timeout_s: float
+) -> None:
+    """Tight limits bound a modelled bill; nobody can tell AWS Lambda to end an actor earlier."""
+    rig = Rig(tmp_path, is_deployed=is_deployed, actor={"timeout_s": 60})
+    limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
+    assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == timeout_s
+
+
+@pytest.mark.parametrize(("ends", "told"), [
+    ("raises", ["MemoryError: no room"]), ("goes on", ["it still measures after 0.01 s"]), ("well", [])])
+def test_a_measurement_that_nobody_waits_for_any_more_tells_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch, ends: str, told: list[str]
+) -> None:
+    events: list[str] = []
+    goes_on = threading.Event()
+
+    def measure() -> Detected:
+        if ends == "raises":
+            raise MemoryError("no room")
+        if ends == "goes on":
+            goes_on.wait(30.0)
+        return Detected()
+
+    monkeypatch.setattr("runtime.training.asynchronous.decisions._PATIENCE_S", 0.01 if ends == "goes on" else 30.0)
+    parts: Any = SimpleNamespace(events=SimpleNamespace(append=lambda kind, error: events.append(error)))
+    decisions = StreamDecisions(parts)
+    decisions.measurement = Measurement(measure, time.monotonic)
+    decisions.close()
+    goes_on.set()
+    assert (events, decisions.measurement) == (told, None)
 
 
 def test_training_that_diverges_is_an_error_in_words(tmp_path: Path):

@@ -193,14 +193,17 @@ class AwsBackend:
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         experiment, deployment = run.experiment, self._deployment
-        # The stack may have been prepared long before somebody executed its creation, which the guard has seen.
-        since_s = max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0)
+        # The stack may have been prepared long before somebody executed its creation, which the guard has seen. All of
+        # it stands by now, whatever other clocks say: until this one had caught up with them, nothing would be billed.
+        here_s = self._now()
+        since_s = min(here_s, max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0))
+        from_s = {part: min(here_s, seconds) for part, seconds in entry.from_s(deployment.stack).items()}
         model = make_cost_model(experiment, run.spaces, self.prices, instance_type=deployment.instance_type,
                                 waves=experiment.scaler.waves(concurrency))
         # What is kept for the teardown is not the learner's to spend.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
-                              begins=self._round_begins, events=run.events, **entry.from_s(deployment.stack))
+                              begins=self._round_begins, events=run.events, **from_s)
 
     def _round_begins(self, ends_at_s: float) -> None:
         if ends_at_s > self._ends_by_s:

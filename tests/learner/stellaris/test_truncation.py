@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from tests.learner.learning import VECTORS
+from runtime.learner.remote.gradients import compute
+from tests.learner.learning import VECTORS, roll, scramble
 
 
 def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
@@ -30,3 +32,23 @@ def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
     torch.testing.assert_close(slopes, variable.grad)
     assert (slopes[(variable - old).detach() > caps] == 0).all()
     assert 0 < (slopes == 0).sum() < 512
+
+
+def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_the_least_of_all() -> None:
+    spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS)
+    learner, other, acting = Ppo(spec), Ppo(spec), Ppo(spec)
+    samples = acting.samples(roll(acting.weights(), VECTORS)).arrays
+    policies, log_probs = {}, {}
+    for version in (1, 2, 3):
+        scramble(acting.policy, 0.3, seed=version)
+        policies[version] = acting.snapshot()
+        outputs = torch.from_numpy(acting.evaluate(acting.policy, samples.observations))
+        log_probs[version] = acting.distribution.log_prob(outputs, torch.from_numpy(samples.actions)).numpy()
+    least = np.minimum.reduce(list(log_probs.values()))
+    counts = {}
+    for pulled in policies:
+        sent = compute(learner, other, samples, np.arange(len(samples.advantages)), policies, pulled=pulled,
+                       published=[1, 2, 3], truncation=1e-30)
+        counts[pulled] = sent.truncated_count
+        assert sent.truncated_count == (log_probs[pulled] > least).sum()
+    assert len(set(counts.values())) > 1
