@@ -14,6 +14,9 @@ def run() -> NoReturn:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    if (here := os.getcwd()) not in sys.path:
+        # `nitro-rl` finds modules of one's own where `python -m runtime` does.
+        sys.path.insert(0, here)
     try:
         from runtime.cli.main import main
 

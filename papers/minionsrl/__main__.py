@@ -151,6 +151,9 @@ def _fit(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace) -> int:
     if (options.surrogate is None) == (options.real is None):
         raise RunError("train: name either a surrogate or --real EXPERIMENT.yaml")
+    if options.surrogate is not None and options.set:
+        raise RunError("--set: is for --real alone; a surrogate has the bounds that its runs were recorded with, by "
+                       "`record --set`")
     if options.surrogate is not None:
         return _pretrain(options)
     scaler = _loaded(options.real, options.set).scaler

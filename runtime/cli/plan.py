@@ -129,7 +129,11 @@ def _short(seconds: float) -> str:
 def _write(options: argparse.Namespace, changes: list[str]) -> None:
     """Writes an experiment file that extends the planned one."""
     from runtime.config import yaml_text
-    from runtime.config.loading import changed_keys
+    from runtime.config.loading import changed_keys, load_experiment
+    from runtime.config.schema import without_keys
 
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
-    options.write.write_bytes(yaml_text.dump({"extends": base, **changed_keys([*options.set, *changes])}).encode())
+    overrides = [*options.set, *changes]
+    unused = [key for keys in load_experiment(options.experiment, overrides).unused.values() for key in keys]
+    options.write.write_bytes(yaml_text.dump({"extends": base, **without_keys(
+        changed_keys(overrides), unused)}).encode())

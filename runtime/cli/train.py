@@ -16,10 +16,11 @@ from runtime.cli.arguments import add_experiment, add_parser, add_trust, project
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import Experiment
+from runtime.config.schema import Experiment, leaves
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
+from runtime.settings.kinds import is_import_path
 
 if TYPE_CHECKING:
     from runtime.display.wandb_log import WandbLog
@@ -91,7 +92,9 @@ def _train(options: argparse.Namespace) -> int:
         print("\n".join(["", *summary_lines(
             result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
             are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
-            must_mend=_must_mend(result.error))]), flush=True)
+            must_mend=_must_mend(result.error),
+            names_code=any(is_import_path(value) for key, value in leaves(experiment.model_dump())
+                           if key.endswith(".kind")))]), flush=True)
     return result.exit_code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -232,7 +233,7 @@ class PlainDisplay(_TextDisplay):
 
     def on_round_end(self, row: RoundRow) -> None:
         self._forecast.add(row)
-        shares = ", ".join(f"{goal.name} {goal.share:.0%}" for goal in self._goals.after(row))
+        shares = ", ".join(f"{goal.name} {math.floor(100 * goal.share)}%" for goal in self._goals.after(row))
         self._print(
             f"round {row.round_index:>4}  steps {row.env_steps_total:>9,}  "
             f"return {return_text(row.episode_return_mean):>8}  "
@@ -322,7 +323,7 @@ class LiveDisplay(_TextDisplay):
 
 def summary_lines(
     summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
-    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: str = "",
+    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: str = "", names_code: bool = False,
 ) -> list[str]:
     """A finished run, for people; lines of 79 characters at most, but for paths, errors and commands.
 
@@ -333,6 +334,7 @@ def summary_lines(
         resume_command: What goes on with the run, to be shown if that makes sense; empty to show none.
         are_actors_to_blame: Whether it failed because its actors did.
         must_mend: What of the user's has to be mended first; "" for nothing.
+        names_code: Whether its policy is used with ``--trust`` only.
     """
     parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
              "rest": "infrastructure_cost_usd"}
@@ -340,7 +342,7 @@ def summary_lines(
         parts["unfinished rounds"] = "unfinished_rounds_cost_usd"
     return [
         f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
-        f"return       {_evaluated(summary, [*launcher, 'evaluate', out])}",
+        f"return       {_evaluated(summary, [*launcher, 'evaluate', *['--trust'] * names_code, out])}",
         *_best_lines(summary),
         f"             {return_text(summary['episode_return_mean'])} in training, where actions are noisy",
         f"rounds       {summary['rounds']:,} with {summary['actors']:,} actors"

@@ -29,8 +29,8 @@ def load_trusted_experiment(
     Args:
         path: The file; a run's own, or anybody's.
         overrides: As of `load_experiment`.
-        is_of_run: Whether it is a run's own whose policy is used, which calls no callbacks; a downloaded run's file is
-            its own in any case.
+        is_of_run: Whether it is a run's own whose policy is used, which calls no callbacks. One that stands among a
+            run's files is its own in any case.
         trust: Whether the user trusts the run, and has the code run that it names.
 
     Raises:
@@ -38,23 +38,28 @@ def load_trusted_experiment(
             which ``overrides`` do not.
     """
     is_downloaded = (path.parent / layout.DOWNLOADED).exists()
+    is_runs_own = is_of_run or is_downloaded or _stands_in_run(path)
     if is_downloaded and _is_named("environment.id", overrides):
         # What the download says was said of another environment.
         overrides = [*(nothing for name, nothing in _NO_CODE.items()
                        if not _is_named(f"environment.{name}", overrides)), *overrides]
-    is_policy_used, is_of_run = is_of_run, is_of_run or is_downloaded
-    experiment = load_experiment(path, overrides, is_of_run=is_of_run, may_import=trust or not is_of_run)
-    named = {f"environment.{name}": value for name, value in code_of(experiment).items()}
-    if not is_policy_used and experiment.callbacks:
+    experiment = load_experiment(path, overrides, is_of_run=is_runs_own, may_import=trust or not is_runs_own)
+    named = {f"environment.{name}": value for name, value in code_of(experiment).items()} if is_downloaded else {}
+    if experiment.callbacks and is_runs_own and not is_of_run:
         named["callbacks"] = list(experiment.callbacks)
     unnamed = [f"{key} = {value!r}" for key, value in named.items() if not _is_named(key, overrides)]
-    if unnamed and is_downloaded and not trust:
+    if unnamed and not trust:
         raise ExperimentError(
-            f"{' and '.join(unnamed)} of a downloaded run is code, and code that a download "
+            f"{' and '.join(unnamed)} of a {'downloaded ' * is_downloaded}run is code, and code that a run "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
             "environment= of load_policy, --set environment.id= or --set callbacks= of train; or, if you trust the "
             "run, --trust of train, evaluate and export")
     return experiment
+
+
+def _stands_in_run(path: Path) -> bool:
+    return path.name == layout.CONFIG and any(
+        (path.parent / name).exists() for name in (layout.ROUNDS, layout.EVENTS, layout.POLICY, layout.CHECKPOINTS))
 
 
 def code_of(experiment: Experiment) -> dict[str, Any]:

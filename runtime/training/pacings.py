@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from lambda_actor.errors import told
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.limits import PhaseTimes
+from runtime.errors import RunError
 from runtime.ports.learning import HasState
 from runtime.ports.money import Limits
 from runtime.ports.run import EventSink
@@ -19,6 +21,7 @@ from runtime.ports.scaling import ROWS_MAX, Detected, RoundView, Scaler, Scaling
 from runtime.records.rows import RoundRow
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
+from runtime.settings.kinds import is_import_path
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
 from runtime.training.detection import Detection, Measured
@@ -155,9 +158,23 @@ class Scaling:
 
         Args:
             measured: Of the acting policy's objective; None if nothing was measured.
+
+        Raises:
+            RunError: A scaler of the user's own raises, or one decides on more or fewer actors than it said.
         """
-        signals = vars(measured.detected if measured else Detected())
-        return self.scaler.decide(RoundView(
+        signals, scaler, kind = vars(measured.detected if measured else Detected()), self.scaler, (
+            self._experiment.scaler.kind)
+        view = RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
-            {name: signals.get(name) for name in self.scaler.signals},
-            self._experiment.stop.target_return, self._experiment.budget.usd, self._books.meter.is_by_the_clock))
+            {name: signals.get(name) for name in scaler.signals},
+            self._experiment.stop.target_return, self._experiment.budget.usd, self._books.meter.is_by_the_clock)
+        try:
+            decision = scaler.decide(view)
+        except Exception as error:
+            if is_import_path(kind) and not isinstance(error, RunError):
+                raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
+            raise
+        if not scaler.actors_min <= decision.actor_count <= scaler.actors_max:
+            raise RunError(f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
+                           f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max")
+        return decision

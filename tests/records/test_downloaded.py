@@ -80,13 +80,20 @@ def test_code_of_a_run_that_the_user_trusts_is(run: Path) -> None:
     assert Path("imported").exists()
 
 
-def test_callbacks_are_called_of_the_users_own_file_only(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_downloaded", [True, False])
+def test_callbacks_are_called_of_the_users_own_file_only(
+    run: Path, is_downloaded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not is_downloaded:
+        (run / ".download.json").unlink()
+        (run / "rounds.jsonl").touch()
     own = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1"}}
     (run / "config.yaml").write_text(yaml.safe_dump(own | {"callbacks": [HOSTILE.replace(":", ".")]}))
     resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
     assert main(resume) == 2
     said = capsys.readouterr().err
-    assert "callbacks = ['hostile_download.make'] of a downloaded run is code" in said and "--trust" in said
+    assert f"callbacks = ['hostile_download.make'] of a {'downloaded ' * is_downloaded}run is code" in said
+    assert "--trust" in said
     save_policy(run / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, policy_arrays(3, 1)),
                 environment_id="Pendulum-v1")
     assert load_policy(run).environment_id == "Pendulum-v1", "a policy calls none"
@@ -109,8 +116,7 @@ def test_no_runs_kinds_are_imported(
     if not is_downloaded:
         (run / ".download.json").unlink()
     resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
-    for words in (["evaluate", str(run)], ["export", str(run), "--onnx", "policy.onnx"],
-                  *([resume] if is_downloaded else [])):
+    for words in (["evaluate", str(run)], ["export", str(run), "--onnx", "policy.onnx"], resume):
         assert main(words) == 2
         assert f"{section}.kind = {KIND!r} of a run is code" in capsys.readouterr().err
     with pytest.raises(ExperimentError, match="is code, and code that a run names is not run"):

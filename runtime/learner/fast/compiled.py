@@ -29,7 +29,8 @@ def compiled(function: Function) -> Function:
     if not HAS_SCRIPTS:
         return function
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
         script = torch.jit.script(function)
 
     # What is copied leads the compiler from the one to the other; torch has no types for it.
