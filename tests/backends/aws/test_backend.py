@@ -21,8 +21,8 @@ NOW_S = 1.8e9
 
 def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
     """What the meter of a learner that starts at `NOW_S` has billed an hour later, by the same clock."""
-    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1000.0}, "learner": {"instance_types": ["c7i.large"]},
-            "actor": {"provisioned": 2}, "cache": {"kind": "node"}}
+    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1000.0}, "actor": {"provisioned": 2},
+            "learner": {"instance_types": ["c7i.large"]}, "cache": {"kind": "node"}}
     fitted = experiment_from_tree(tree, source="test").resolved(is_deployed=True).fitted(VECTORS, preprocessing="none")
     clock = SimpleNamespace(now_s=NOW_S)
     backend: Any = SimpleNamespace(_deployment=deployment, prices=PRICES, _now=lambda: clock.now_s,
