@@ -112,6 +112,9 @@ def test_the_command_is_that_of_the_module(environment: Path, tmp_path: Path) ->
                       for words in (["nitro-rl"], ["python", "-m", "runtime"]))
     assert "train" in own
     assert own == of_module
+    (tmp_path / "mine.py").write_text("")
+    refused = run(environment, "nitro-rl", "explain", "mine:Settings", cwd=tmp_path)
+    assert "AttributeError" in refused.stderr, "it did not look into the present folder"
 
 
 def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) -> None:

@@ -129,11 +129,12 @@ def _short(seconds: float) -> str:
 def _write(options: argparse.Namespace, changes: list[str]) -> None:
     """Writes an experiment file that extends the planned one."""
     from runtime.config import yaml_text
-    from runtime.config.loading import changed_keys, load_experiment
+    from runtime.config.loading import changed_keys, experiment_from_tree, load_experiment
     from runtime.config.schema import without_keys
 
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
-    overrides = [*options.set, *changes]
-    unused = [key for keys in load_experiment(options.experiment, overrides).unused.values() for key in keys]
+    planned = load_experiment(options.experiment, options.set).model_dump(exclude_unset=True)
+    written = experiment_from_tree(changed_keys(changes), source=str(options.write), base=planned)
+    unused = [key for keys in written.unused.values() for key in keys]
     options.write.write_bytes(yaml_text.dump({"extends": base, **without_keys(
-        changed_keys(overrides), unused)}).encode())
+        changed_keys([*options.set, *changes]), unused)}).encode())

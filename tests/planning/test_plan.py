@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 
 from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
-from runtime.cli.plan import _short
+from runtime.cli.plan import _short, _write
 from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
@@ -146,6 +147,15 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_keys_that_the_chosen_way_never_reads_are_not_written(tmp_path: Path) -> None:
+    written = tmp_path / "planned.yaml"
+    _write(
+        argparse.Namespace(experiment=HOPPER, write=written, set=["scaler.kind=nitro", "scaler.decay_factor=0.9"]),
+        ["scaler.kind=fixed", "scaler.actors_fixed=4"])
+    assert load_experiment(written).scaler.kind == "fixed"
+    assert "decay_factor" not in written.read_text()
 
 
 @pytest.mark.parametrize(("arguments", "reason"), [
