@@ -58,15 +58,6 @@ def _check_decisions(out: Path) -> None:
     assert now - known == set()
 
 
-def test_a_deployment_that_cannot_start_is_taken_back_and_costs_what_existed(tmp_path: Path) -> None:
-    result = rehearse("warm-fails", tmp_path)
-    assert (result["result"], result["problems"]) == ("ok", [])
-    (spend,) = result["spend"].values()
-    _check_decisions(tmp_path)
-    assert 0.0 < spend["counted_least_usd"] <= spend["ledger_usd"] < 0.01
-    assert spend["rounds"] is None
-
-
 def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
     with Rehearsal("cut-short", tmp_path) as world:
         # Nobody lets the guard look, and it says so to CloudFormation.
