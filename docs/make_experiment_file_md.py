@@ -51,7 +51,11 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
     for path in sys.argv[1:]:
         # Kinds of your own, package.module:Settings.
         add_kind(path)
-    (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())
+    if sys.argv[1:]:
+        print(table())
+    else:
+        (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())

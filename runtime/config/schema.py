@@ -445,7 +445,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
                  if isinstance(settings, type) and issubclass(settings, base) and settings is not base), None)
     if name is None:
         raise ExperimentError(f"{key} is not allowed; allowed: a subclass of "
-                              + " | ".join(f"{base.__module__}.{base.__name__}" for base in allowed.values()))
+                              + " | ".join(f"nitro_rl.{base.__name__}" for base in allowed.values()))
     section, kinds, fields_of = _CHOOSING[name]
     if path not in kinds.settings:
         kinds.settings[path] = settings

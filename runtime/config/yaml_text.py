@@ -20,7 +20,8 @@ class _Loader(yaml.SafeLoader):
         # A few aliases of aliases can stand for billions of values.
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(
-                None, None, "aliases are not read; allowed: the value itself, or extends for what several files share",
+                None, None, "aliases are not supported; allowed: the value itself, or extends for what several files "
+                "share",
                 self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # types-PyYAML has none
         return super().compose_node(parent, index)
 
@@ -30,8 +31,8 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise yaml.composer.ComposerError(
-                    None, None, "merge keys are not read; allowed: the keys themselves, or extends for what several "
-                    "files share", key_node.start_mark)
+                    None, None, "merge keys are not supported; allowed: the keys themselves, or extends for what "
+                    "several files share", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 # The constructor of the mapping refuses it.
@@ -84,8 +85,8 @@ def parse(text: str, source: str) -> Any:
         return tree
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ExperimentError(f"{source}: is not YAML: {error.problem or error.context}{where}") from None
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ExperimentError(f"{source}{where}: cannot be read: {error.problem or error.context}") from None
     except ExperimentError:
         raise
     except Exception as error:

@@ -503,7 +503,7 @@ def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
     (["algorithm.ppo.clp=5"], "did you mean algorithm.ppo.clip?"),
     ([".=5"], "not a known key"),
     (["stop..max_rounds=5"], "stop"),
-    (["seed=[1"], "is not YAML"),
+    (["seed=[1"], "cannot be read"),
     (["seed={a: 1, a: 2}"], "stands twice"),
     (["budget.usd=free"], "budget.usd = 'free'"),
 ])
@@ -843,7 +843,7 @@ def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str
 
 @pytest.mark.parametrize(("kind", "said"), [
     ("leaves:Settings", "cannot be imported: SystemExit: 0"),
-    ("runtime.settings.scaler:ScalerSettings", "is not allowed; allowed: a subclass of runtime.settings.scaler."),
+    ("runtime.settings.scaler:ScalerSettings", "is not allowed; allowed: a subclass of nitro_rl.ScalerSettings"),
 ])
 def test_a_kind_whose_module_leaves_or_that_is_the_base_itself_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str

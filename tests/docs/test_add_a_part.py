@@ -135,7 +135,7 @@ print(page.table())
             "learner.one_step.factor = -1 is not allowed; allowed: a number above 0",
             "did you mean algorithm.a2c.learning_rate?", "a2c_settings:A2cSettings trains on what its newest policy",
             "fleet.kind = 'threads' is not allowed; allowed: auto | local | lambda | ray",
-            "scaler.kind = 'momentum:MomentumScaler' is not allowed; allowed: a subclass of runtime.settings.sca",
+            "scaler.kind = 'momentum:MomentumScaler' is not allowed; allowed: a subclass of nitro_rl.ScalerSet",
             "scaler.kind = 'nowhere:Settings' cannot be imported: ModuleNotFoundError"):
         assert words in done.stderr
 
