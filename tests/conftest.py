@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -43,6 +44,10 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a sec
 
 def pytest_configure(config: pytest.Config) -> None:
     """In a fresh checkout each worker compiles a share of the files first, and then finds what the others compiled."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        # What is ignored, as under nohup or in a script's background, children would ignore, too.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     worker = getattr(config, "workerinput", None)
     if worker and config.args_source is not pytest.Config.ArgsSource.ARGS:
         files = sorted(str(path) for path in Path(__file__).parent.rglob("test_*.py"))

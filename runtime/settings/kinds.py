@@ -22,9 +22,20 @@ def is_import_path(kind: object) -> bool:
 
 
 def load(path: str) -> Any:
-    """Imports what ``module:name`` or ``module.name`` says."""
+    """Imports what ``module:name`` or ``module.name`` says.
+
+    Raises:
+        ModuleNotFoundError: Python does not find the module; the text says where it looks.
+        Exception: Whatever the module raises.
+    """
     module, _, name = path.replace(":", ".").rpartition(".")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise ModuleNotFoundError(f"{error}; allowed: a module of the present folder, of one in PYTHONPATH, or of an "
+                                  "installed package", name=error.name) from None
 
 
 class Kinds(Generic[S]):

@@ -136,7 +136,8 @@ print(page.table())
             "did you mean algorithm.a2c.learning_rate?", "a2c_settings:A2cSettings trains on what its newest policy",
             "fleet.kind = 'threads' is not allowed; allowed: auto | local | lambda | ray",
             "scaler.kind = 'momentum:MomentumScaler' is not allowed; allowed: a subclass of nitro_rl.ScalerSet",
-            "scaler.kind = 'nowhere:Settings' cannot be imported: ModuleNotFoundError"):
+            "scaler.kind = 'nowhere:Settings' cannot be imported: ModuleNotFoundError: No module named 'nowhere'; "
+            "allowed: a module of the present folder, of one in PYTHONPATH"):
         assert words in done.stderr
 
 

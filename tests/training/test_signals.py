@@ -20,9 +20,6 @@ def send(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_interrupts(number: signal.Signals) -> None:
-    if number == signal.SIGHUP:
-        # Also where the tests themselves run under nohup.
-        signal.signal(number, signal.SIG_DFL)
     with Signals(), pytest.raises(Interrupted) as caught:
         send(number)
         time.sleep(PATIENCE_S)
