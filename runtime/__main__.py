@@ -14,9 +14,10 @@ def run() -> NoReturn:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if (here := os.getcwd()) not in sys.path:
-        # `nitro-rl` finds modules of one's own where `python -m runtime` does.
-        sys.path.insert(0, here)
+    with suppress(OSError):
+        # `nitro-rl` finds modules of one's own where `python -m runtime` does, and as that not under `python -P`.
+        if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
+            sys.path.insert(0, here)
     try:
         from runtime.cli.main import main
 

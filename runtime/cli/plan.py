@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.cli.arguments import add_experiment, add_parser, positive, say, say_unused, seeds
 from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
+
+if TYPE_CHECKING:
+    from runtime.config.schema import Experiment
 
 _STEPS = 1_000_000
 
@@ -95,7 +98,7 @@ def _plan(options: argparse.Namespace) -> int:
     say(folded(f"at most: budget.usd = ${experiment.budget.usd:g} for a run of the file as it is, as long as the "
                f"guard runs; its smallest round promises ${round_usd:.4f} of that"))
     if options.write is not None:
-        _write(options, pick.way.overrides)
+        _write(options, base, pick.way.overrides)
         say(f"written      {options.write}")
     if options.picture is not None:
         draw(predictions, chosen, options.picture, title=f"{options.experiment.stem}, {steps:,} steps{many}")
@@ -126,15 +129,15 @@ def _short(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _write(options: argparse.Namespace, changes: list[str]) -> None:
+def _write(options: argparse.Namespace, planned: Experiment, changes: list[str]) -> None:
     """Writes an experiment file that extends the planned one."""
     from runtime.config import yaml_text
-    from runtime.config.loading import changed_keys, experiment_from_tree, load_experiment
+    from runtime.config.loading import changed_keys, experiment_from_tree
     from runtime.config.schema import without_keys
 
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
-    planned = load_experiment(options.experiment, options.set).model_dump(exclude_unset=True)
-    written = experiment_from_tree(changed_keys(changes), source=str(options.write), base=planned)
+    written = experiment_from_tree(changed_keys(changes), source=str(options.write),
+                                   base=planned.model_dump(exclude_unset=True))
     unused = [key for keys in written.unused.values() for key in keys]
     options.write.write_bytes(yaml_text.dump({"extends": base, **without_keys(
         changed_keys([*options.set, *changes]), unused)}).encode())

@@ -16,7 +16,7 @@ from runtime.cli.arguments import add_experiment, add_parser, add_trust, project
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import Experiment, leaves
+from runtime.config.schema import KINDS, Experiment
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
@@ -93,8 +93,7 @@ def _train(options: argparse.Namespace) -> int:
             result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
             are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
             must_mend=_must_mend(result.error),
-            names_code=any(is_import_path(value) for key, value in leaves(experiment.model_dump())
-                           if key.endswith(".kind")))]), flush=True)
+            names_code=any(is_import_path(getattr(experiment, name).kind) for name in KINDS))]), flush=True)
     return result.exit_code
 
 

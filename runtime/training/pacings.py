@@ -162,18 +162,20 @@ class Scaling:
         Raises:
             RunError: A scaler of the user's own raises, or one decides on more or fewer actors than it said.
         """
-        signals, scaler, kind = vars(measured.detected if measured else Detected()), self.scaler, (
-            self._experiment.scaler.kind)
+        scaler, kind = self.scaler, self._experiment.scaler.kind
+        signals = vars(measured.detected if measured else Detected())
         view = RoundView(
             round_index, tuple(self._rows), self._books.meter.free_usd,
             {name: signals.get(name) for name in scaler.signals},
             self._experiment.stop.target_return, self._experiment.budget.usd, self._books.meter.is_by_the_clock)
         try:
             decision = scaler.decide(view)
-        except Exception as error:
-            if is_import_path(kind) and not isinstance(error, RunError):
-                raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
+        except RunError:
             raise
+        except Exception as error:
+            if not is_import_path(kind):
+                raise
+            raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
         if not scaler.actors_min <= decision.actor_count <= scaler.actors_max:
             raise RunError(f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
                            f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max")

@@ -151,9 +151,9 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
 
 def test_keys_that_the_chosen_way_never_reads_are_not_written(tmp_path: Path) -> None:
     written = tmp_path / "planned.yaml"
-    _write(
-        argparse.Namespace(experiment=HOPPER, write=written, set=["scaler.kind=nitro", "scaler.decay_factor=0.9"]),
-        ["scaler.kind=fixed", "scaler.actors_fixed=4"])
+    given = ["scaler.kind=nitro", "scaler.decay_factor=0.9"]
+    _write(argparse.Namespace(experiment=HOPPER, write=written, set=given), load_experiment(HOPPER, given),
+           ["scaler.kind=fixed", "scaler.actors_fixed=4"])
     assert load_experiment(written).scaler.kind == "fixed"
     assert "decay_factor" not in written.read_text()
 
