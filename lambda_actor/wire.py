@@ -58,6 +58,7 @@ class Kind(enum.IntEnum):
     UPDATE_RESULT = 7
     SAMPLES = 8
     GRADIENT = 9
+    KEPT_TRAJECTORY = 10
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observations": Field("<f4", "TO"),
         "bootstrap_observations": Field("<f4", "KO"),
     },
+    # What is told of a trajectory that stays in the process that played it, which trains on it, too.
+    Kind.KEPT_TRAJECTORY: {"steps": Field("<i8"), **{name: _STEPS[name] for name in (
+        "invocation_id", "round_index", "slot", "policy_version", "episode_returns", "episode_lengths",
+        "episode_first_versions", "continued_episode", "open_episode")}},
     # Pixels: each frame once, uint8 [U, C, H, W] deflated; observations and bootstraps name the frames of their stacks.
     # A frame of a picture beside a vector is the bytes of both, uint8 [U, 1, 1, Y]: see `lambda_actor.frames.combined`.
     Kind.FRAME_TRAJECTORY: {

@@ -36,4 +36,5 @@ PLACES["learner"] = {
     "instance": "runtime.learner.instance_settings:InstanceSettings",
     "function": "runtime.learner.remote.function_settings:FunctionSettings",
     "stellaris": "runtime.learner.stellaris.stellaris_settings:StellarisSettings",
+    "gmi": "runtime.gmi.gmi_settings:GmiSettings",
 }

@@ -90,7 +90,7 @@ class RayBackend:
         fleet, nodes = actors.fleet, node_count()
         model = make_cost_model(experiment, run.spaces, self.prices, nodes=nodes,
                                 waves=experiment.scaler.waves(fleet.concurrency))
-        meter = ClusterMeter(model, Budget(experiment.budget.usd), billed_since_s=joined_s, now=now,
+        meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=joined_s, now=now,
                              events=run.events)
         learner_fleet, store = _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
         return Supplies(
@@ -101,14 +101,6 @@ class RayBackend:
                    "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together"},
             prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
             learner_fleet=learner_fleet, learner_store=store)
-
-
-class ClusterMeter(WallClockMeter):
-    """The bill of a cluster; of a run that went on elsewhere until now, nothing is billed from then to its start."""
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """As `WallClockMeter.set_state`, but takes the state of a modelled bill, too."""
-        super().set_state({"billed_until_s": 0.0, **state})
 
 
 LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {

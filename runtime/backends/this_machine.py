@@ -11,18 +11,20 @@ from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, ttl_s, without_cache
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.durations import KEY as DURATIONS_KEY
-from runtime.cost.meter import Meter
+from runtime.cost.meter import Meter, SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
+from runtime.gmi.fleet import INSTANCE_HANDLER, InstancesFleet, Place
 from runtime.learner import LEARNER_HANDLER
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import Keeping, RunContext, Supplies
@@ -69,7 +71,10 @@ class ThisMachine:
             ServerError: No server answers, or none can be started.
             FleetError: The processes cannot be started.
         """
-        experiment, actors = run.experiment, actors_here(run)
+        experiment = run.experiment
+        if experiment.learner.chosen.has_actors:
+            return self._supply_instances(run)
+        actors = actors_here(run)
         model = make_cost_model(experiment, run.spaces, self.prices)
         rates = make_rates(experiment, run.directory.rates_path)
         rates.save()
@@ -92,6 +97,19 @@ class ThisMachine:
                    "seconds in the bill": rates.source},
             times=times, learner_fleet=learner_fleet, learner_store=store,
             digests={} if durations is None else {DURATIONS_KEY: durations.digest})
+
+    def _supply_instances(self, run: RunContext) -> Supplies:
+        """Starts the instances; the bill is that of the first of ``learner.instance_types``, by this clock."""
+        experiment, now = run.experiment, steady_clock()
+        began_s, actors = now(), actors_here(run)
+        model = make_cost_model(experiment, run.spaces, self.prices,
+                                waves=experiment.scaler.waves(actors.fleet.concurrency))
+        meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events)
+        return Supplies(
+            actors.cache, actors.fleet, meter, NotKept(), actor_event=actors.event,
+            facts={**actors.facts, "bill": f"an {experiment.learner.instance_types[0]} for as long as this machine "
+                                           f"takes, list prices, {self.prices.region}, {self.prices.as_of}"},
+            learner_fleet=actors.fleet, learner_store=actors.event["store"], instances=actors.fleet)
 
 
 class NotKept(Keeping):
@@ -126,6 +144,8 @@ def actors_here(run: RunContext) -> Actors:
         FleetError: The processes cannot be started.
     """
     experiment = run.experiment
+    if experiment.learner.chosen.has_actors:
+        return _open_instances(run)
     if experiment.cache.kind == "none":
         inline = without_cache(run, _open_actors(run, {}))
         return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
@@ -136,6 +156,18 @@ def actors_here(run: RunContext) -> Actors:
     fleet = _open_actors(run, credentials_of_actors(url))
     return Actors(cache, fleet, actor_event(experiment, split_credentials(url)[0], "", ""),
                   {"server": redacted(url)} if experiment.cache.url else {})
+
+
+def _open_instances(run: RunContext) -> Actors:
+    """Starts instances, one process each, which need no server."""
+    experiment, settings = run.experiment, run.experiment.learner.chosen
+    places = [Place() for _ in range(settings.instances)]
+    fleet = open_fleet(run, LocalSettings(), concurrency=len(places), together=settings.environments,
+                       timeout_s=max(experiment.actor.timeout_s, experiment.learner.update_timeout_s),
+                       memory_mib=experiment.actor.memory_mib, handler=INSTANCE_HANDLER)
+    instances = InstancesFleet(fleet, places, bytes_max=EPISODE_BYTES_MAX + 2**20)
+    event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
+    return Actors(instances, instances, event, {"instances": f"{len(places)}, {settings.environments} environments each"})
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

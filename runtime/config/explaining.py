@@ -34,7 +34,7 @@ WITHOUT_COUNTERPART = {
     "weight of a penalty that keeps it near kl_target",
     "entropy_coeff_schedule": "the weight of the entropy bonus is constant here",
     "normalize_actions": "actions are not normalised here",
-    "num_learners": "learner.processes share each gradient step here",
+    "num_learners": "the instances of learner.kind = gmi share each gradient step here",
     "clip_range_vf": "the value loss is not clipped here", "vf_clip_param": "the value loss is not clipped here",
     "log_std_init": "network.initial_std is the standard deviation itself, not its logarithm",
     **dict.fromkeys(("use_sde", "sde_sample_freq", "use_sde_at_warmup"), _OF_SDE),

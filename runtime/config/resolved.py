@@ -5,6 +5,7 @@ Names of fields are those of `runtime.config.schema`; here a value that is certa
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -50,8 +51,8 @@ class ResolvedFleet(FleetSection):
 
     processes: int
     is_on_learner: bool = Field(False, exclude=True)
-    """Whether actors are processes of a deployed learner, which cost nothing beside it. False of a run on one machine,
-    which is billed as if its actors were functions."""
+    """Whether actors are processes of the learner, which cost nothing beside it: of a deployed one, or its instances.
+    Else a run on one machine is billed as if its actors were functions."""
     round_deadline_s: int
 
 
@@ -140,10 +141,20 @@ def resolve(
     algorithm, actor, learner, fleet = experiment.algorithm, experiment.actor, experiment.learner, experiment.fleet
     most_actors = experiment.scaler.most_actors
     instance_types = _or(learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES)
-    kind = fleet.kind
+    kind, has_instances = fleet.kind, learner.chosen.has_actors
     if kind == "auto":
-        kind = "lambda" if is_deployed else "local"
-    is_on_learner = is_deployed and kind == "local"
+        kind = "lambda" if is_deployed and not has_instances else "local"
+    is_on_learner = has_instances or (is_deployed and kind == "local")
+    # In a deployment not this machine's cores, but those of any learner that may be launched.
+    cores = min(map(vcpus, instance_types)) if is_deployed and is_on_learner else _cores()
+    changes: dict[str, Any] = {}
+    if has_instances:
+        gmi = learner.gmi  # type: ignore[attr-defined]  # a key that the registry gives it
+        instances = min(cores, most_actors) if gmi.instances == "auto" else gmi.instances
+        changes = {"gmi": gmi.model_copy(update={
+            "instances": instances,
+            "environments": min(16, math.ceil(most_actors / instances)) if gmi.environments == "auto"
+            else gmi.environments})}
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
@@ -155,15 +166,15 @@ def resolve(
             "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
-            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
+            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}), **changes,
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
             "kind": kind,
-            # In a deployment not this machine's cores, but those of any learner that may be launched.
-            "processes": _or(fleet.processes, min(map(vcpus, instance_types)) if is_on_learner else _cores()),
+            "processes": _or(fleet.processes, cores),
             "is_on_learner": is_on_learner,
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
+        **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})} if has_instances else {}),
     })
 
 

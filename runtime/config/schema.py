@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.stellaris.place",
               "learner.update_timeout_s", "learner.instance_types", "learner.market", "learner.launches_max",
-              "learner.image_parameter", "learner.device", "learner.processes",
+              "learner.image_parameter", "learner.device", "learner.gmi.backend", "learner.gmi.environments",
               "actor.provisioned")
 """What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
 ``learner.kind``, between `equal_updaters`."""
@@ -43,6 +43,8 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
     "cache.memory_mib": (1024, "a run's own cache has 1 GiB for waiting trajectories; your own is named by cache.url"),
     "fleet.attempts": (3, "each slot of a round is tried three times"),
     "fleet.failures_max": (16, "a run ends after 16 failures with no success between them"),
+    "learner.processes": (None, "each process trains in an instance of its own: learner.kind = gmi, "
+                          "learner.gmi.instances = 2, say"),
     "fleet.quorum": (0.95, "a round counts if 95 % of its actors return, replacements included"),
     "learner.volume_gib": (100, "a learner's volume has 100 GiB")}
 """Keys of earlier versions: the value that counts for all runs now, and what to say of it. Files that have it are
@@ -212,7 +214,8 @@ class LearnerSection(Section):
         "instance", description="where the policy is trained; instance = on an EC2 instance, which also runs the loop; "
         "function = each update is one invocation of a function, and another function runs the loop: then keys of "
         "instances do not count, and the results are equal; stellaris = as function, but each gradient is one "
-        f"invocation, of which several run at once; {_OWN}")
+        "invocation, of which several run at once; gmi = in several instances of one machine, each of which plays and "
+        f"trains; {_OWN}")
     function: LearnerFunctionSection = Field(
         LearnerFunctionSection(), description="the functions of kind = function or stellaris; they have the processor "
         "actor.architecture")
@@ -237,9 +240,6 @@ class LearnerSection(Section):
         2, description="CPU threads of the update; with two or more, policy and critic are trained beside each other. "
         "One and two give equal results with fully connected networks; otherwise sums may be rounded differently, so "
         "it is part of what makes two runs equal")
-    processes: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="processes that share each gradient step; null = one a GPU, and one without; the update is "
-        "the same but for rounding")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
         "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "
@@ -465,8 +465,9 @@ def equal_updaters() -> list[str]:
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
-    # Runs that were made when there were no callbacks go on, too.
-    left_out = (*CHANGEABLE, *_added_keys(experiment), *(() if experiment.callbacks else ("callbacks",)))
+    # Runs that were made when there were no callbacks, and no instances, go on, too.
+    left_out = (*CHANGEABLE, *_added_keys(experiment), *(() if experiment.callbacks else ("callbacks",)),
+                *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)))
     found = {path: value for path, value in leaves(experiment.model_dump(mode="json")) if not is_below(path, left_out)}
     equal = equal_updaters()
     return found | ({_KIND: " | ".join(kind for kind in equal if not is_import_path(kind))} if found[_KIND] in equal

@@ -429,3 +429,14 @@ class WallClockMeter(Meter):
 
 def _name(work: Work) -> str:
     return f"{work.role} {work.slot}.{work.attempt}"
+
+
+class SessionMeter(WallClockMeter):
+    """The bill of a machine or a cluster for each session of a run.
+
+    Of a run that went on elsewhere until now, nothing is billed from then to its start here.
+    """
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """As `WallClockMeter.set_state`, but takes the state of a modelled bill, too."""
+        super().set_state({"billed_until_s": 0.0, **state})

@@ -108,7 +108,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
     It is of one thread of one process, and two threads count as one: the vCPUs of a small instance share a core.
     """
     learner = experiment.learner
-    if learner.threads > 2 or learner.processes not in (None, 1) or not learner.chosen.is_tabled:
+    if learner.threads > 2 or not learner.chosen.is_tabled:
         return {}
     found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
     return found

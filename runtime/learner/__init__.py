@@ -10,7 +10,6 @@ from runtime.settings.kinds import load
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
     from runtime.config.schema import AlgorithmSection
-    from runtime.learner.actor_critic import Group
     from runtime.ports.learning import Learner
 
 
@@ -41,13 +40,12 @@ class LearnerSpec:
     initial_std: float = 1.0
 
 
-def make_learner(spec: LearnerSpec, *, device: str, group: Group | None = None) -> Learner:
+def make_learner(spec: LearnerSpec, *, device: str) -> Learner:
     """Makes the learner that the experiment names; torch is imported here and no earlier.
 
     Args:
         spec: What it is made of.
         device: ``cpu`` or ``cuda``.
-        group: The processes that share each gradient; None = this one alone.
     """
-    learner: Learner = load(spec.algorithm.chosen.learner)(spec, device=device, group=group)
+    learner: Learner = load(spec.algorithm.chosen.learner)(spec, device=device)
     return learner

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +29,10 @@ from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.descent import Descent
 from runtime.learner.fast.trained_perceptron import make_trained
 from runtime.learner.model import PIXEL_SAMPLES, Model, Settings, belonging
+from runtime.learner.normaliser import RunningMoments, moments_of
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors, flat, unflat
+from runtime.learner.share import Share
 from runtime.learner.trained_network import optimizer_arrays, set_optimizer_arrays
 from runtime.ports.learning import (
     Batch,
@@ -48,21 +50,6 @@ REWARD_CLIP = 10.0
 """Normalised rewards are clipped to ± this, as stable-baselines3's VecNormalize clips them."""
 
 
-class Group(Protocol):
-    """Processes that make the same calls on the same data and share each gradient."""
-
-    @property
-    def rank(self) -> int:
-        """Which of them this one is, from 0."""
-
-    @property
-    def size(self) -> int:
-        """How many they are."""
-
-    def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replaces each tensor by its sum over the group, in place."""
-
-
 class ActorCritic(Model[Settings], ABC):
     """The base of the algorithms; see `runtime.ports.learning.Learner`.
 
@@ -70,23 +57,26 @@ class ActorCritic(Model[Settings], ABC):
         learning_rate: Of the update that was begun last.
         trained: Policy and critic by name, with gradients and optimisers.
         kl_coefficient: β, weight of the KL penalty.
+        share: This process' part in what a group of processes trains on together: then each batch that it is given is
+            its part of one. None = it trains alone.
     """
+
+    share: Share | None = None
 
     kl_coefficient: float = 0.0
     counters: tuple[str, ...] = (*Model.counters, "kl_coefficient")
 
-    def __init__(self, spec: LearnerSpec, *, device: str = "cpu", group: Group | None = None) -> None:
+    def __init__(self, spec: LearnerSpec, *, device: str = "cpu") -> None:
         """Makes a learner with fresh networks.
 
         Args:
             spec: What it is made of; its algorithm is fitted to the environment.
             device: ``cpu`` or ``cuda``.
-            group: The processes that share each gradient; None = this one alone.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
-        self._threads, self._group = spec.threads, group
+        self._threads = spec.threads
         # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
         self._torch_threads = -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
         # Their number rounds the initial weights, which must not depend on the machine's cores.
@@ -146,20 +136,18 @@ class ActorCritic(Model[Settings], ABC):
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
-                self.moments.merge(floats(flat(batch, batch.observations), self._spaces))
+                self._merge(self.moments, floats(flat(batch, batch.observations), self._spaces))
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
                 returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask,
                                             discount=self.settings.discount)
-                self.return_moments.merge(flat(batch, returns)[:, None])
+                self._merge(self.return_moments, flat(batch, returns)[:, None])
         self.learning_rate = self.settings.learning_rate
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
 
     def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
         """Computes the gradient of the loss, and clips it; nothing moves.
-
-        The group shares the samples and sums the gradients: each of its processes returns the same.
 
         Args:
             samples: Of this learner, or of one that stands where this one stands.
@@ -169,21 +157,23 @@ class ActorCritic(Model[Settings], ABC):
 
     def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
         """As `gradients`, given the samples' tensors alone."""
-        count = len(tensors["advantages"]) if indices is None else len(indices)
-        share = 1.0
-        if self._group is not None:
-            indices = torch.arange(count, device=self.device) if indices is None else indices
-            indices = indices[self._group.rank::self._group.size]
-            share = len(indices) / count
+        losses = self._write_gradients(tensors, indices)
+        return Gradients({f"{name}.{key}": gradient for name, one in self.trained.items()
+                          for key, gradient in one.named_gradients().items()}, losses)
+
+    def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
+        """Writes the gradients of a minibatch, which is the whole group's, and clips them; returns its losses."""
+        count, part = len(tensors["advantages"]) if indices is None else len(indices), 1.0
+        if self.share is not None:
+            indices, count = self.share.own(indices)
+            part = len(indices) / count
         descent = self._descent()
-        found = [descent.write_gradient(name, tensors, indices, share) for name in self.trained]
-        if self._group is not None:
-            self._group.sum([*(one.gradient for one in self.trained.values()), *found])
-        clipped: dict[str, torch.Tensor] = {}
-        for name, one in self.trained.items():
+        found = [descent.write_gradient(name, tensors, indices, part) for name in self.trained]
+        if self.share is not None:
+            self.share.group.sum([*(one.gradient for one in self.trained.values()), *found])
+        for one in self.trained.values():
             one.clip(self.settings.max_gradient_norm)
-            clipped |= {f"{name}.{key}": gradient for key, gradient in one.named_gradients().items()}
-        return Gradients(clipped, _loss_means(found, count))
+        return _loss_means(found, count)
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
         """Makes one optimiser step for each gradient, in order; the version stays until `finish`.
@@ -209,15 +199,15 @@ class ActorCritic(Model[Settings], ABC):
         Returns:
             What each minibatch cost before its step.
         """
-        if self._group is not None:
-            losses = []
-            for indices in minibatches:
-                gradients = self.gradients(samples, indices)
-                self.apply([(gradients, 1.0)])
-                losses.append(gradients.losses)
-            return losses
         for one in self.trained.values():
             one.optimizer.learning_rate = self.learning_rate
+        if self.share is not None:
+            losses = []
+            for indices in minibatches:
+                losses.append(self._write_gradients(samples.tensors, indices))
+                for one in self.trained.values():
+                    one.optimizer.step()
+            return losses
         found = self._descent().steps(
             samples.tensors, minibatches, threads=self._threads, torch_threads=self._torch_threads)
         counts = [len(samples.values) if indices is None else len(indices) for indices in minibatches]
@@ -249,7 +239,7 @@ class ActorCritic(Model[Settings], ABC):
         self.acting_moments = self.moments.copy()
         return Update(UpdateMetrics(
             policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, kl=kl,
-            explained_variance=explained_variance(samples.values, samples.arrays.value_targets),
+            explained_variance=self._explained_variance(samples.values, samples.arrays.value_targets),
             learning_rate=self.learning_rate), samples.arrays, staleness, is_replay)
 
     # What these are made of
@@ -300,20 +290,44 @@ class ActorCritic(Model[Settings], ABC):
         self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: TrainingSamples
     ) -> float:
         """Returns the mean over all samples of a function of the present policy's outputs, ``[N, D]`` → ``[N]``."""
-        rank, size = (0, 1) if self._group is None else (self._group.rank, self._group.size)
         observations = samples.tensors["observations"]
         count = len(observations)
         step = PIXEL_SAMPLES if observations.dtype == torch.uint8 else count
         total = torch.zeros((), device=self.device, dtype=torch.float64)
-        share = {name: tensor[rank::size] for name, tensor in samples.tensors.items()}
         with torch.no_grad():
-            for start in range(0, len(share["observations"]), step):
-                part = {name: tensor[start: start + step] for name, tensor in share.items()}
+            for start in range(0, count, step):
+                part = {name: tensor[start: start + step] for name, tensor in samples.tensors.items()}
                 values = function(self.policy(part["observations"]), part)
                 total += values.mean().double() * len(values)
-        if self._group is not None:
-            self._group.sum([total])
+        if self.share is not None:
+            self.share.group.sum([total])
+            count = self.share.sample_count
         return float(total) / count
+
+    def sample_count(self, batch: Batch) -> int:
+        """Returns how many samples a batch has, with those of the whole group."""
+        return batch.env_steps if self.share is None else self.share.sample_count
+
+    def spread(self, values: np.ndarray) -> tuple[Any, Any]:
+        """Returns mean and standard deviation of numbers of each sample, ``[N]``, over the whole group's samples."""
+        if self.share is None:
+            return values.mean(), values.std()
+        moments = self.share.pooled(*moments_of(values[:, None]))
+        return moments.mean[0], np.sqrt(moments.variance[0])
+
+    def _merge(self, moments: RunningMoments, samples: np.ndarray) -> None:
+        """Merges the whole group's samples, of which this process has ``samples`` ``[N, O]``."""
+        if self.share is None:
+            moments.merge(samples)
+        else:
+            pooled = self.share.pooled(*moments_of(samples))
+            moments.add(pooled.count, pooled.mean, pooled.variance)
+
+    def _explained_variance(self, values: np.ndarray, targets: np.ndarray) -> float | None:
+        if self.share is None:
+            return explained_variance(values, targets)
+        unexplained, variance = self.share.pooled(*moments_of(np.stack([targets - values, targets], 1))).variance
+        return 1.0 - float(unexplained) / float(variance) if variance else None
 
     # What others see of it
 

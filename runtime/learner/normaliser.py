@@ -37,9 +37,11 @@ class RunningMoments:
         return np.sqrt(self.variance + 1e-8)
 
     def merge(self, samples: np.ndarray) -> None:
-        """Takes ``samples`` ``[N, O]`` in (Chan et al. 1979, the parallel update of mean and M2)."""
-        samples = samples.astype(np.float64)
-        count, mean, variance = len(samples), samples.mean(0), samples.var(0)
+        """Takes ``samples`` ``[N, O]`` in."""
+        self.add(*moments_of(samples))
+
+    def add(self, count: int, mean: np.ndarray, variance: np.ndarray) -> None:
+        """Takes samples in of which these are the moments (Chan et al. 1979, the parallel update of mean and M2)."""
         for start, end in self._binary_parts:
             mean[start:end], variance[start:end] = 0.0, 1.0
         if self.count == 0:
@@ -68,3 +70,9 @@ class RunningMoments:
         other = RunningMoments(len(self.mean), self._binary_parts)
         other.count, other.mean, other.variance = self.count, self.mean.copy(), self.variance.copy()
         return other
+
+
+def moments_of(samples: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    """Returns how many ``samples`` ``[N, O]`` there are, and their mean and variance, float64 ``[O]``."""
+    samples = samples.astype(np.float64)
+    return len(samples), samples.mean(0), samples.var(0)

@@ -59,16 +59,17 @@ class Ppo(ActorCritic[PpoSettings]):
             discount=self.settings.discount, gae_lambda=self.settings.gae_lambda)
         targets = advantages + values
         if self.settings.normalize_advantages:
-            found = flat(batch, advantages)
-            advantages = (advantages - found.mean()) / (found.std() + 1e-8)
+            mean, std = self.spread(flat(batch, advantages))
+            advantages = (advantages - mean) / (std + 1e-8)
         return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
                                      old_outputs=self.acting_outputs(batch))
 
     def minibatches(self, batch: Batch, epoch: int) -> list[torch.Tensor]:
         """Returns a permutation of all samples in parts of nearly equal size, none over ``minibatch_steps``."""
         stream = np.random.default_rng((_SHUFFLE_STREAM, self.seed, int(batch.policy_versions[0]), epoch))
-        order = stream.permutation(batch.env_steps)
-        parts = math.ceil(batch.env_steps / self.settings.minibatch_steps)
+        count = self.sample_count(batch)
+        order = stream.permutation(count)
+        parts = math.ceil(count / self.settings.minibatch_steps)
         return [torch.from_numpy(part).to(self.device) for part in np.array_split(order, parts)]
 
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:

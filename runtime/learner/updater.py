@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from lambda_actor.spaces import Spaces
+from runtime.learner.batch import assemble_batch
 from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
+from runtime.ports.sampling import Trajectory
 
 
 class InPlaceUpdater:
@@ -30,6 +35,10 @@ class InPlaceUpdater:
     def weights(self) -> bytes:
         """The learner's policy as a WEIGHTS message."""
         return self.learner.weights()
+
+    def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> Batch:
+        """Stacks the trajectories."""
+        return assemble_batch(trajectories, spaces, clip_rewards=clip_rewards)
 
     def submit(self, batch: Batch, *, progress: float) -> None:
         """Trains on the batch; `poll` hands the update out."""

@@ -8,7 +8,7 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
+
+    from lambda_actor.spaces import Spaces
+    from runtime.ports.sampling import Trajectory
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,21 @@ class Aggregation:
 
 
 @dataclass(frozen=True)
+class Together:
+    """How an update was made by several instances; named as in `runtime.records.rows`.
+
+    Attributes:
+        instances: Those that took part.
+        reduce_s: Seconds in which an instance summed gradients with the others, mean over the instances.
+        reduce_wait_s: Of them, those in which it waited for others.
+    """
+
+    instances: int
+    reduce_s: float
+    reduce_wait_s: float
+
+
+@dataclass(frozen=True)
 class Update:
     """One policy update.
 
@@ -127,14 +145,14 @@ class Update:
         staleness: By trajectory, how many versions older than the policy that was updated the acting one was,
             int64 ``[B]``.
         is_replay: Whether these trajectories had been trained on before.
-        aggregation: How it was put together; None if one learner made it.
+        aggregation: How it was put together; None if one process made it.
     """
 
     metrics: UpdateMetrics
     samples: DetectorSamples
     staleness: np.ndarray
     is_replay: bool = False
-    aggregation: Aggregation | None = None
+    aggregation: Aggregation | Together | None = None
 
 
 @dataclass(frozen=True)
@@ -248,6 +266,18 @@ class Updater(HasState, Protocol):
 
     def weights(self) -> bytes:
         """The newest policy as a WEIGHTS message of `lambda_actor.wire`."""
+
+    def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> Batch:
+        """Returns what `submit` takes of these trajectories, in their order.
+
+        Args:
+            trajectories: Decoded and checked against ``spaces``.
+            spaces: Of the environment.
+            clip_rewards: Whether the sign of each reward counts.
+
+        Raises:
+            CorruptedMessageError: Frames cannot be unpacked.
+        """
 
     def submit(self, batch: Batch, *, progress: float) -> None:
         """Takes a batch to be trained on; may return before it is.

@@ -189,6 +189,7 @@ class Supplies:
         times: For how long the learner's work counts in the bill; None = as long as was measured.
         learner_fleet: Invokes the learner function; None if the policy is trained here.
         learner_store: Where that function finds and leaves what it needs; see `runtime.learner.remote.store`.
+        instances: The same fleet as `fleet` and `learner_fleet`, if its processes play and train; else None.
         digests: Of files that decide what rounds are, by the key of the experiment file that names them: a resumption
             must find the same.
     """
@@ -203,6 +204,7 @@ class Supplies:
     times: WorkTimes | None = None
     learner_fleet: Fleet | None = None
     learner_store: str = ""
+    instances: Fleet | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -20,37 +20,55 @@ def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:
     Raises:
         WireError: The message is damaged, or it is not the trajectory that this actor was asked for.
     """
+    if actor.spec.event.get("is_kept"):
+        return _kept(data, actor)
     is_pixels = actor.spec.spaces.is_pixels
     trajectory = wire.decode(data, wire.Kind.FRAME_TRAJECTORY if is_pixels else wire.Kind.TRAJECTORY)
     whose = f"trajectory of slot {actor.number}"
-    _check_identity(trajectory, actor, whose)
+    _check_shapes(trajectory, actor, whose)
     _check_values(trajectory, actor, whose)
     if is_pixels:
         _check_frames(trajectory, actor, whose)
     return trajectory
 
 
-def _check_identity(trajectory: Trajectory, actor: Actor, whose: str) -> None:
-    event, spaces = actor.spec.event, actor.spec.spaces
-    steps = len(trajectory["rewards"]) if _dropped_rightly(trajectory, actor) else event["fragment_steps"]
-    observations = "observation_frames" if spaces.is_pixels else "observations"
-    found: Mapping[str, Any] = {
-        "invocation_id": wire.field_text(trajectory["invocation_id"]),
-        "slot": int(trajectory["slot"]), "round_index": int(trajectory["round_index"]),
-        "policy_version": int(trajectory["policy_version"]),
-        "continued_episode": bytes(trajectory["continued_episode"]),
-        observations: trajectory[observations].shape,
-        "actions": (trajectory["actions"].dtype.name, *trajectory["actions"].shape),
-    }
-    asked: Mapping[str, Any] = {
-        "invocation_id": actor.invocation_id, "slot": actor.number, "round_index": event["round_index"],
-        "policy_version": event["policy_version"], "continued_episode": actor.episode_id.encode(),
-        observations: (steps, spaces.frame_stack if spaces.is_pixels else spaces.observation_size),
-        "actions": ("int64" if spaces.is_discrete else "float32", steps, *spaces.action_shape),
-    }
+def _kept(data: bytes, actor: Actor) -> Trajectory:
+    """What is told of a trajectory that stays where it was played."""
+    trajectory, whose = wire.decode(data, wire.Kind.KEPT_TRAJECTORY), f"trajectory of slot {actor.number}"
+    steps, steps_max = int(trajectory["steps"]), actor.spec.event["fragment_steps"]
+    _check_identity(trajectory, actor, whose)
+    if steps != steps_max and not (actor.spec.event.get("drop_unfinished") and 0 < steps < steps_max):
+        raise SchemaError(f"{whose}: it has {steps} steps, asked for were {steps_max}")
+    _check_episodes(trajectory, steps, whose)
+    return trajectory
+
+
+def _check_identity(
+    trajectory: Trajectory, actor: Actor, whose: str, *, found: Mapping[str, Any] = {}, asked: Mapping[str, Any] = {},
+) -> None:
+    """Checks whose trajectory it is, and what else was ``found``, by name, against what was ``asked`` for."""
+    numbers = {name: int(trajectory[name]) for name in ("slot", "round_index", "policy_version")}
+    found = {"invocation_id": wire.field_text(trajectory["invocation_id"]), **numbers,
+             "continued_episode": bytes(trajectory["continued_episode"]), **found}
+    event = actor.spec.event
+    asked = {"invocation_id": actor.invocation_id, "slot": actor.number, "round_index": event["round_index"],
+             "policy_version": event["policy_version"], "continued_episode": actor.episode_id.encode(), **asked}
     for name, value in asked.items():
         if found[name] != value:
             raise SchemaError(f"{whose}: {name} is {found[name]}, asked for was {value}")
+
+
+def _check_shapes(trajectory: Trajectory, actor: Actor, whose: str) -> None:
+    spaces = actor.spec.spaces
+    steps = len(trajectory["rewards"]) if _dropped_rightly(trajectory, actor) else actor.spec.event["fragment_steps"]
+    observations = "observation_frames" if spaces.is_pixels else "observations"
+    _check_identity(trajectory, actor, whose, found={
+        observations: trajectory[observations].shape,
+        "actions": (trajectory["actions"].dtype.name, *trajectory["actions"].shape),
+    }, asked={
+        observations: (steps, spaces.frame_stack if spaces.is_pixels else spaces.observation_size),
+        "actions": ("int64" if spaces.is_discrete else "float32", steps, *spaces.action_shape),
+    })
 
 
 def _dropped_rightly(trajectory: Trajectory, actor: Actor) -> bool:
@@ -68,12 +86,21 @@ def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
                           f"{' and '.join(str(one - 1) for one in spaces.choice_counts)}")
     if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
         raise SchemaError(f"{whose}: bootstrap_steps are not increasing steps of the fragment")
+    _check_episodes(trajectory, steps, whose)
+    _check_finite(trajectory, whose, "observations", "actions", "log_probs", "rewards", "bootstrap_observations")
+
+
+def _check_episodes(trajectory: Trajectory, steps: int, whose: str) -> None:
     if trajectory["open_episode"].nbytes > EPISODE_BYTES_MAX:
         raise SchemaError(f"{whose}: open_episode has {trajectory['open_episode'].nbytes} bytes; allowed: up to "
                           f"{EPISODE_BYTES_MAX}")
     if len(trajectory["episode_returns"]) > steps:
         raise SchemaError(f"{whose}: {len(trajectory['episode_returns'])} episodes ended in {steps} steps")
-    for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations", "episode_returns"):
+    _check_finite(trajectory, whose, "episode_returns")
+
+
+def _check_finite(trajectory: Trajectory, whose: str, *names: str) -> None:
+    for name in names:
         if name in trajectory and not np.isfinite(trajectory[name]).all():
             raise SchemaError(f"{whose}: {name} is not finite")
 

@@ -18,6 +18,7 @@ class UpdaterSettings(Section):
     Attributes:
         title: The updater's name for people.
         has_instance: Whether an instance stands; else the learner is a function, and another function runs the loop.
+        has_actors: Whether what trains plays, too: then no other actors are started.
         has_gradients: Whether each invocation of the learner function computes a gradient, of which several run at
             once, and not an update.
         is_exact: Whether its results equal, to the bit, those of training in place: a run may be continued with
@@ -29,6 +30,7 @@ class UpdaterSettings(Section):
 
     title: ClassVar[str] = "the updater"
     has_instance: ClassVar[bool] = True
+    has_actors: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = False
     is_exact: ClassVar[bool] = False
     is_tabled: ClassVar[bool] = False

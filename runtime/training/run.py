@@ -176,8 +176,7 @@ class _Run:
             timing=Timing(supplies.times or WorkTimes(), signals.time_limit), callbacks=self._callbacks)
 
     def _open_updater(self) -> Updater:
-        from runtime.learner import LearnerSpec
-        from runtime.learner.parallel.learner import make_parallel_learner
+        from runtime.learner import LearnerSpec, make_learner
         from runtime.learner.remote.updater import Remote
 
         experiment, section, supplies, stack = (
@@ -185,11 +184,12 @@ class _Run:
         spec = LearnerSpec(experiment.algorithm, self._context.spaces, experiment.network.architecture,
                            experiment.seed, section.threads, experiment.network.initialisation,
                            experiment.network.initial_std)
-        learner = make_parallel_learner(spec, processes=section.processes, device=_device(section),
-                                        timeout_s=section.update_timeout_s, stack=stack)
+        device = _device(section)
+        # What only mirrors a learner elsewhere needs no GPU.
+        learner = make_learner(spec, device="cpu" if section.chosen.has_actors else device)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, self._signals), supplies.learner_store, self._context.run_id,
-            self._meter, self._save_ledger, self._events)
+            self._meter, self._save_ledger, self._events, supplies.instances, device, section.update_timeout_s)
         updater: Updater = section.chosen.make(learner, remote)
         stack.callback(updater.close)
         return updater

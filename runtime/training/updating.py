@@ -12,8 +12,7 @@ import numpy as np
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.errors import NotFiniteError
-from runtime.learner.batch import assemble_batch
-from runtime.ports.learning import Aggregation, Update, UpdateMetrics, Updater
+from runtime.ports.learning import Aggregation, Together, Update, UpdateMetrics, Updater
 from runtime.ports.sampling import Trajectory
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.training.progress import Progress
@@ -45,7 +44,7 @@ class RoundTraining:
     episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
     metrics: list[UpdateMetrics] = field(default_factory=list)
     staleness: list[np.ndarray] = field(default_factory=list)
-    aggregation: Aggregation | None = None
+    aggregation: Aggregation | Together | None = None
 
     def add(self, update: Update) -> None:
         """Adds one update."""
@@ -123,7 +122,7 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-        batch = assemble_batch(trajectories, self._spaces, clip_rewards=self._environment.clip_rewards)
+        batch = self.updater.assemble(trajectories, self._spaces, clip_rewards=self._environment.clip_rewards)
 
         def submit() -> list[Update]:
             self.updater.submit(batch, progress=self._progress.fraction)
@@ -139,7 +138,7 @@ class Updating:
         if self._environment.replay:
             training.replayed_steps = (training.replayed_steps or 0) + self._episodes.replayed_steps(trajectories)
         training.episodes_dropped += self._episodes.take_dropped() + sum(
-            len(trajectory["rewards"]) < self._progress.fragment_steps for trajectory in trajectories)
+            steps < self._progress.fragment_steps for steps in batch.lengths.tolist())
         self._episodes.take_over(trajectories)
         return updates[-1]
 

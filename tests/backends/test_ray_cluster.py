@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.backends.ray_cluster import ClusterMeter
+from runtime.cost.meter import SessionMeter
 from runtime.backends.registry import make_backend
 from runtime.config.loading import load_experiment
 from runtime.cost.budget import Budget
@@ -46,7 +46,7 @@ def test_a_run_that_was_elsewhere_until_now_is_billed_from_its_start_on(tmp_path
     model, since_s = cost_model(load_experiment(file, []).resolved()), 1.8e9
     modelled = Meter(model, Budget(1.0))
     modelled.add_spent(0.25)
-    meter = ClusterMeter(model, Budget(1.0), billed_since_s=since_s, now=lambda: since_s + 3600)
+    meter = SessionMeter(model, Budget(1.0), billed_since_s=since_s, now=lambda: since_s + 3600)
     meter.set_state(modelled.get_state())
     meter.forfeit()
     assert 0.25 + model.learner_usd(3600) < meter.spent_usd < 0.25 + model.predecessor_usd(7200)

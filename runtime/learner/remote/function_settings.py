@@ -39,9 +39,6 @@ def function_problems(experiment: Any) -> Iterator[str]:
     if learner.device == "cuda":
         yield (f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
                "learner.kind = instance")
-    if learner.processes not in (None, 1):
-        yield (f"learner.processes = {learner.processes}: one function computes an update or a gradient ({kind}); "
-               "allowed: 1 | null, or learner.kind = instance")
     if algorithm.is_asynchronous:
         yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
                f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "

@@ -23,7 +23,7 @@ from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.parallel.tasks import spec_of
+from runtime.learner.spec import spec_of
 from runtime.learner.remote.messages import SentGradient, decode_samples, decode_state, encode_gradient
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import gradient_name, policy_name, samples_name

@@ -19,11 +19,12 @@ from typing import Any
 from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
-from runtime.learner.parallel.tasks import spec_of
-from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_result
+from runtime.learner.spec import spec_of
+from runtime.learner.remote.messages import decode_batch, encode_result
 from runtime.learner.remote.places import open_store
-from runtime.learner.remote.store import Store, batch_name, result_name, state_name
-from runtime.ports.learning import Learner, State
+from runtime.learner.remote.results import stored_state
+from runtime.learner.remote.store import batch_name, result_name
+from runtime.ports.learning import Learner
 
 EVENT_FIELDS: dict[str, type] = {
     "invocation_id": str,
@@ -83,7 +84,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     was_warm = learner is not None and sandbox.key == key and learner.policy_version == version
     if learner is None or not was_warm:
         learner = make_learner(spec_of(event["learner"]), device="cpu")
-        learner.set_state(_state(store, token, version))
+        learner.set_state(stored_state(store, token, version))
     data = store.get(batch_name(token, version))
     if data is None:
         raise RunError(f"the batch of version {version} is not in the store")
@@ -93,18 +94,3 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         sandbox.key, sandbox.learner = key, learner
     return answer | {"status": TRAINED if is_first else MADE_BEFORE, "samples": len(update.samples.advantages),
                      "was_warm": was_warm}
-
-
-def _state(store: Store, token: str, version: int) -> State:
-    """The state of a version: what the update that made it left, or what the loop began with."""
-    data = store.get(result_name(token, version))
-    if data is not None:
-        found = decode_result(data).state
-    else:
-        data = store.get(state_name(token, version))
-        if data is None:
-            raise RunError(f"the learner's state of version {version} is not in the store")
-        found = decode_state(data)
-    if (known := found.values.get("policy_version")) != version:
-        raise RunError(f"the state is of version {known}, not {version}")
-    return found

@@ -11,14 +11,16 @@ bill, and never trains twice. A result that cannot be that of the update is remo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, CheckpointError, NotFiniteError, RunError
 from runtime.learner import LearnerSpec
-from runtime.learner.parallel.tasks import spec_values
+from runtime.learner.spec import spec_values
 from runtime.learner.remote.messages import Result, decode_result, encode_batch, encode_state
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.results import check_result
@@ -45,6 +47,9 @@ class Remote:
         meter: Reserves and bills the invocations.
         save_ledger: Puts the meter's state on disk.
         events: Records failures.
+        instances: Of `runtime.gmi`, if it is these that train.
+        device: On which they do, ``cpu`` or ``cuda``.
+        timeout_s: Seconds that an update may take.
     """
 
     spec: LearnerSpec
@@ -54,6 +59,9 @@ class Remote:
     meter: CostMeter
     save_ledger: Callable[[], None]
     events: EventSink
+    instances: Any = None
+    device: str = "cpu"
+    timeout_s: float = math.inf
 
 
 class RemoteUpdater(InPlaceUpdater):

@@ -1,0 +1,84 @@
+"""The instances as actors: what they play stays with them, and only what is told of it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runtime.fleet.inline import InlineFleet
+from runtime.ports.fleet import Fleet, Invocation, Outcome
+
+INSTANCE_HANDLER = "runtime.gmi.worker:handler"
+"""What the processes run, as fleets take it."""
+INSTANCE_FIELDS: dict[str, type] = {"store": str, "token": str, "instance": int, "cores": list, "variables": dict}
+"""What every event of an instance carries: where what it trains lies, and what the names of that begin with; which
+instance it is, and what it has of the machine (see `Place`)."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an instance has of the machine.
+
+    Attributes:
+        device: Number of the device that it shares with others, from 0; on a CPU there is one.
+        cores: Those that it runs on; none = whichever.
+        variables: Of its environment.
+    """
+
+    device: int = 0
+    cores: tuple[int, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class InstancesFleet(InlineFleet):
+    """A fleet of instances, one process each, and what they exchange with the loop; see `InlineFleet`.
+
+    Slots of a round are dealt out to the instances in turn, so that which one plays a slot never changes.
+
+    Attributes:
+        places: Of the instances.
+        processes: Ids of the processes that answered last, by instance.
+    """
+
+    def __init__(self, fleet: Fleet, places: Sequence[Place], *, bytes_max: int) -> None:
+        """Carries messages for a local fleet, which it closes with itself.
+
+        Args:
+            fleet: One process for each instance.
+            places: Of the instances.
+            bytes_max: Largest message that an instance may bring.
+        """
+        super().__init__(fleet, bytes_max=bytes_max)
+        self.places, self.processes = places, dict[int, int]()
+        self._played: dict[str, Mapping[str, Any]] = {}
+
+    def publish_weights(self, policy_version: int, weights: bytes) -> None:
+        """Does nothing: the instances have made them."""
+
+    def event_of(self, invocation_id: str) -> Mapping[str, Any]:
+        """Returns the event of an actor of this round, by which its instance would play the same once more."""
+        return self._played[invocation_id]
+
+    def forget(self) -> None:
+        """Forgets the events of the round: its trajectories have been trained on."""
+        self._played.clear()
+
+    def instance_of(self, slot: int) -> int:
+        """Returns which instance plays a slot."""
+        return slot % len(self.places)
+
+    def _loaded(self, invocation: Invocation) -> Invocation:
+        event = dict(invocation.event)
+        if "slot" in event:
+            event |= {"instance": self.instance_of(event["slot"]), "episode": self._episodes.get(event["episode_id"], "")}
+        place = self.places[event["instance"]]
+        event |= {"cores": list(place.cores), "variables": dict(place.variables)}
+        if "slot" in event:
+            self._played[invocation.invocation_id] = event
+        return replace(invocation, process=event["instance"], event=event)
+
+    def _passed(self, outcome: Outcome) -> Outcome:
+        if outcome.response is not None and "instance" in outcome.response:
+            self.processes[outcome.response["instance"]] = outcome.response["process"]
+        return super()._passed(outcome)

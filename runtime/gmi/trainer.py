@@ -1,0 +1,140 @@
+"""What an instance trains, and whom it trains with."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
+
+from runtime.errors import RunError
+from runtime.gmi.group import InstanceGroup, join_group
+from runtime.learner import make_learner
+from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.batch import assemble_batch
+from runtime.learner.remote.messages import encode_result
+from runtime.learner.remote.results import stored_state
+from runtime.learner.remote.store import Store, result_name
+from runtime.learner.share import Share
+from runtime.learner.spec import spec_of
+from runtime.ports.learning import Update
+from runtime.records.files import from_json
+
+HOST = "127.0.0.1"
+"""Nothing listens where another machine could reach it."""
+_JOIN_TIMEOUT_S = 120.0
+
+
+def learner_name(token: str) -> str:
+    """Names what the learner is made of, in the store."""
+    return f"{token}-learner"
+
+
+class Trainer:
+    """The learner of an instance and its group, each kept as long as it serves."""
+
+    def __init__(self, store: Store, token: str) -> None:
+        """Makes nothing yet.
+
+        Args:
+            store: Where states are found and left.
+            token: What the names of its objects begin with.
+        """
+        self._store, self._token = store, token
+        self._learner: ActorCritic[Any] | None = None
+        self._group: InstanceGroup | None = None
+        self._group_name = ""
+
+    def weights(self, version: int) -> bytes:
+        """Returns the policy of a version as a WEIGHTS message.
+
+        Raises:
+            RunError: It is not there.
+        """
+        return self._at(version).weights()
+
+    def train(self, event: Mapping[str, Any], trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+        """Makes the next version together with the others; the first of them leaves it in the store.
+
+        Args:
+            event: See `runtime.gmi.worker.TRAIN_FIELDS`.
+            trajectories: Of this instance.
+
+        Returns:
+            Seconds of the whole and of sums, and the name of the reduction.
+
+        Raises:
+            RunError: Another instance is gone.
+        """
+        started_s, learner = time.monotonic(), self._at(event["policy_version"])
+        try:
+            group = self._joined(event["group"], learner)
+            before_s = group.reduce_s, group.waited_s
+            learner.share = Share(group, np.array(event["columns"]), np.array(event["lengths"]), device=learner.device)
+            batch = assemble_batch(trajectories, learner._spaces, clip_rewards=event["clip_rewards"])
+            update = learner.update(batch, progress=event["progress"])
+            if group.rank == 0:
+                self._store.put(result_name(self._token, learner.policy_version),
+                                encode_result(learner.get_state(), _without_samples(update)))
+        except BaseException:
+            # It may have made some steps, and the others cannot go on in this group.
+            self._learner = None
+            self._leave()
+            raise
+        return {"reduction": group.reduction, "train_s": time.monotonic() - started_s,
+                "reduce_s": group.reduce_s - before_s[0], "reduce_wait_s": group.waited_s - before_s[1]}
+
+    def _at(self, version: int) -> ActorCritic[Any]:
+        """The learner, where that version stands."""
+        learner = self._learner
+        if learner is None or learner.policy_version != version:
+            if learner is None:
+                found = self._store.get(learner_name(self._token))
+                if found is None:
+                    raise RunError("what the learner is made of is not in the store")
+                made = from_json(found.decode())
+                learner = make_learner(spec_of(made["spec"]), device=made["device"])
+            self._learner = None
+            learner.set_state(stored_state(self._store, self._token, version))
+            self._learner = learner
+        return learner
+
+    def _joined(self, asked: Mapping[str, Any], learner: ActorCritic[Any]) -> InstanceGroup:
+        """The group that an update is made in."""
+        if self._group is None or self._group_name != asked["name"]:
+            self._leave()
+            store = TCPStore(HOST, asked["port"], is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
+            self._group = join_group(
+                rank=asked["rank"], devices=asked["devices"], store=store, name=asked["name"],
+                reduction=asked["reduction"], timeout_s=asked["timeout_s"], device=str(learner.device),
+                elements=sum(one.gradient.numel() for one in learner.trained.values()) + 3)
+            self._group_name = asked["name"]
+        return self._group
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.leave()
+
+
+def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
+    """Returns what `Trainer` makes its learner of.
+
+    Args:
+        spec: As `runtime.learner.spec.spec_values` returns it.
+        device: ``cpu`` or ``cuda``.
+    """
+    return json.dumps({"spec": spec, "device": device}).encode()
+
+
+def _without_samples(update: Update) -> Update:
+    """An update whose samples stay here."""
+    from dataclasses import replace
+
+    arrays = {name: array[:0] for name, array in vars(update.samples).items()}
+    return replace(update, samples=type(update.samples)(**arrays))

@@ -1,0 +1,229 @@
+"""The updater whose learner is in every instance: each computes gradients on what it has played itself.
+
+    1. the fleet has dealt the round's slots out, and the instances have kept what they played;
+    2. each instance is asked for its part of the update, and they sum what they share (`runtime.learner.share`);
+    3. the first one puts the next version into the store, from where it is mirrored here.
+
+An instance that dies costs time and nothing else. Whatever it had is made anew, from the state of the version before
+and by playing its slots once more, so the next version is the same to the bit.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
+
+from lambda_actor import wire
+from lambda_actor.errors import WireError
+from lambda_actor.spaces import Spaces
+from runtime.errors import CheckpointError, RunError
+from runtime.gmi.gmi_settings import GmiSettings
+from runtime.gmi.trainer import HOST, encode_learner, learner_name
+from runtime.learner.remote.messages import decode_result, encode_state
+from runtime.learner.remote.store import result_name, state_name
+from runtime.learner.remote.updater import ATTEMPTS, Remote, RemoteUpdater
+from runtime.ports.fleet import Invocation, Outcome
+from runtime.ports.learning import Batch, Learner, State, Together, Update
+from runtime.ports.sampling import Trajectory
+
+_STORE_TIMEOUT_S = 120.0
+_PATIENCE_S = 2.0
+"""Seconds that the others have to end by themselves when one of them is lost."""
+
+
+@dataclass(frozen=True)
+class KeptBatch(Batch):
+    """A batch whose samples are where they were played; its arrays of steps are empty.
+
+    Attributes:
+        invocation_ids: Of the actors, by trajectory.
+        slots: Theirs.
+        clip_rewards: Whether the sign of each reward counts.
+    """
+
+    invocation_ids: tuple[str, ...]
+    slots: tuple[int, ...]
+    clip_rewards: bool
+
+
+@dataclass
+class _Pending:
+    """An update that is under way.
+
+    Attributes:
+        instances: Those that have a part in it, ascending: their place here is their rank.
+        awaited: The ids of their invocations.
+        answers: What those answered that have ended well.
+        problem: Why another one did not.
+        lost_at_s: Since when that is known, by the monotonic clock.
+    """
+
+    batch: KeptBatch
+    progress: float
+    instances: Sequence[int]
+    attempt: int
+    awaited: set[str]
+    answers: list[Mapping[str, Any]]
+    problem: str = ""
+    lost_at_s: float = 0.0
+
+
+class InstancesUpdater(RemoteUpdater):
+    """Has all instances train on what they played; see `runtime.ports.learning.Updater`.
+
+    Attributes:
+        learner: The mirror: it holds the newest version, and never trains.
+    """
+
+    def __init__(self, learner: Learner, remote: Remote, settings: GmiSettings) -> None:
+        """Takes a mirror over, and tells the instances what their learners are made of."""
+        super().__init__(learner, remote)
+        self._settings, self._instances = settings, remote.instances
+        self._reduction: str = settings.reduction
+        self._pending: _Pending | None = None
+        # Whom the processes have met last, and what that group is called.
+        self._generation, self._met = 0, list[tuple[int, int | None]]()
+        # Bound here, so that it is reached from this machine only.
+        listener = socket.create_server((HOST, 0))
+        self._port = listener.getsockname()[1]
+        self._meeting = TCPStore(HOST, self._port, is_master=True, wait_for_workers=False,
+                                 timeout=timedelta(seconds=_STORE_TIMEOUT_S), master_listen_fd=listener.detach())
+        self._put(learner_name(self._token), encode_learner(self._spec, remote.device))
+        self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
+
+    @property
+    def _token(self) -> str:
+        return self._remote.token
+
+    def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> KeptBatch:
+        """Says which trajectories make up the batch; they stay where they are."""
+        count, empty = len(trajectories), np.empty((0, len(trajectories)))
+        return KeptBatch(
+            policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
+            lengths=np.array([int(one["steps"]) for one in trajectories], np.int64),
+            observations=empty, actions=empty, log_probs=empty, rewards=empty,
+            terminated=np.empty((0, count), np.bool_), bootstrap_mask=np.empty((0, count), np.bool_),
+            bootstrap_observations=empty,
+            invocation_ids=tuple(wire.field_text(one["invocation_id"]) for one in trajectories),
+            slots=tuple(int(one["slot"]) for one in trajectories), clip_rewards=clip_rewards)
+
+    def submit(self, batch: Batch, *, progress: float) -> None:
+        """Asks the instances for their parts."""
+        assert isinstance(batch, KeptBatch), "as `assemble` returns it"
+        instances = sorted({self._instances.instance_of(slot) for slot in batch.slots})
+        self._ask(_Pending(batch, float(progress), instances, 0, set(), []))
+
+    def poll(self, timeout_s: float) -> list[Update]:
+        """Returns the update if it has ended; if an instance was lost, all are asked once more.
+
+        Raises:
+            RunError: That failed `ATTEMPTS` times, or the store cannot be read.
+        """
+        if (pending := self._pending) is None:
+            return []
+        for outcome in self._remote.fleet.wait(min(timeout_s, _PATIENCE_S)):
+            if outcome.invocation_id in pending.awaited:
+                pending.awaited.remove(outcome.invocation_id)
+                self._note(pending, outcome)
+        if pending.problem and pending.awaited and time.monotonic() > pending.lost_at_s + _PATIENCE_S:
+            # Those that meet a new group wait for one that will not come.
+            self._remote.fleet.abandon(sorted(pending.awaited))
+        if not pending.awaited:
+            self._ended(pending)
+        return super().poll(timeout_s)
+
+    def get_state(self) -> State:
+        """Returns the learner's state, and how gradients are summed."""
+        state = super().get_state()
+        return State(state.arrays, {**state.values, "reduction": self._reduction})
+
+    def set_state(self, state: State) -> None:
+        """Goes on from a state; the instances find it in the store."""
+        values = dict(state.values)
+        self._reduction = values.pop("reduction", self._settings.reduction)
+        super().set_state(State(state.arrays, values))
+        self._pending = None
+        self._delete(self._names - {learner_name(self._token)})
+        self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
+
+    def close(self) -> None:
+        """Gives up what is under way, and removes what is in the store."""
+        pending, self._pending = self._pending, None
+        self._give_up([] if pending is None else sorted(pending.awaited))
+
+    def _ask(self, pending: _Pending) -> None:
+        """Starts the parts of an update."""
+        self._pending, batch, token, version = pending, pending.batch, self._token, self.policy_version
+        fleet = self._instances
+        met = [(one, fleet.processes.get(one)) for one in pending.instances]
+        if met != self._met:
+            self._generation, self._met = self._generation + 1, met
+        invocations = []
+        for rank, instance in enumerate(pending.instances):
+            columns = [column for column, slot in enumerate(batch.slots) if fleet.instance_of(slot) == instance]
+            invocation_id = f"{token}-train-{version}-{pending.attempt}-{instance}"
+            invocations.append(Invocation(invocation_id, {
+                "invocation_id": invocation_id, "instance": instance, "store": self._remote.store, "token": token,
+                "policy_version": version, "progress": pending.progress, "clip_rewards": batch.clip_rewards,
+                "slots": [fleet.event_of(batch.invocation_ids[column]) for column in columns],
+                "columns": columns, "lengths": batch.lengths.tolist(),
+                "group": {"rank": rank, "devices": [fleet.places[one].device for one in pending.instances],
+                          "name": f"{self._generation}", "port": self._port, "reduction": self._reduction,
+                          "timeout_s": self._remote.timeout_s}}))
+        pending.awaited = {one.invocation_id for one in invocations}
+        self._remote.fleet.start(invocations)
+
+    def _note(self, pending: _Pending, outcome: Outcome) -> None:
+        if not pending.problem:
+            pending.lost_at_s = time.monotonic()
+        if outcome.status == "ok" and outcome.response is not None:
+            pending.answers.append(outcome.response)
+        elif not pending.problem or outcome.status != "error":
+            # Those that raise are mostly those that missed the one that was lost.
+            pending.problem = outcome.error
+
+    def _ended(self, pending: _Pending) -> None:
+        """Takes the next version, if it is there; else asks for it once more."""
+        problem = pending.problem
+        data = self._store.get(result_name(self._token, self.policy_version + 1))
+        if data is not None:
+            try:
+                self._take(pending, data)
+                return
+            except (WireError, CheckpointError) as error:
+                problem = str(error)
+                self._store.delete([result_name(self._token, self.policy_version + 1)])
+        self._remote.events.append("update_failed", policy_version=self.policy_version, attempt=pending.attempt,
+                                   error=problem)
+        if pending.attempt + 1 == ATTEMPTS:
+            raise RunError(f"the instances failed {ATTEMPTS} times to make policy version {self.policy_version + 1}; "
+                           f"the last error: {problem}")
+        # Even where all live, one of them has left the group.
+        self._met = []
+        self._ask(replace(pending, attempt=pending.attempt + 1, answers=[], problem=""))
+
+    def _take(self, pending: _Pending, data: bytes) -> None:
+        result = decode_result(data)
+        self.learner.set_state(result.state)
+        answers = pending.answers
+        if pending.problem:
+            # The version is there, but not all of the group.
+            self._met = []
+        if answers:
+            self._reduction = answers[0]["reduction"]
+        shares = {name: float(np.mean([one[name] for one in answers])) if answers else 0.0
+                  for name in ("reduce_s", "reduce_wait_s")}
+        self.ended.append(replace(
+            result.update, staleness=self.policy_version - 1 - pending.batch.policy_versions,
+            aggregation=Together(len(pending.instances), **shares)))
+        self._delete(self._names - {learner_name(self._token)})
+        self._names.add(result_name(self._token, self.policy_version))
+        self._instances.forget()
+        self._pending = None
