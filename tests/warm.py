@@ -39,7 +39,6 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),
-    "runtime.learner.parallel": ("runtime.learner.parallel.learner", "torch.distributed"),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }
@@ -47,6 +46,7 @@ _GRADIENTS = ("runtime.learner.remote.handler", "runtime.learner.remote.gradient
 _COORDINATOR = "runtime.backends.aws.coordinator.handler"
 HANDLERS: dict[str, tuple[str, ...]] = {
     "runtime.learner.remote.handler:handler": _GRADIENTS,
+    "runtime.gmi.worker:handler_together": ("runtime.gmi.worker", "runtime.gmi.trainer"),
     "runtime.learner.remote.handler.handler": _GRADIENTS,
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }

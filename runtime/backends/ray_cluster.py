@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from lambda_actor.cache import split_credentials
 from runtime.backends.cache import ttl_s
 from runtime.backends.this_machine import NotKept, actors_here, credentials_of_actors, open_learners, open_store
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import WallClockMeter, steady_clock
+from runtime.cost.meter import SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet.local_settings import LocalSettings

@@ -107,8 +107,8 @@ class ThisMachine:
         meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events)
         return Supplies(
             actors.cache, actors.fleet, meter, NotKept(), actor_event=actors.event,
-            facts={**actors.facts, "bill": f"an {experiment.learner.instance_types[0]} for as long as this machine "
-                                           f"takes, list prices, {self.prices.region}, {self.prices.as_of}"},
+            facts={**actors.facts, "bill": f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list "
+                                           f"prices, {self.prices.region}, {self.prices.as_of}"},
             learner_fleet=actors.fleet, learner_store=actors.event["store"], instances=actors.fleet)
 
 
@@ -167,7 +167,8 @@ def _open_instances(run: RunContext) -> Actors:
                        memory_mib=experiment.actor.memory_mib, handler=INSTANCE_HANDLER)
     instances = InstancesFleet(fleet, places, bytes_max=EPISODE_BYTES_MAX + 2**20)
     event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
-    return Actors(instances, instances, event, {"instances": f"{len(places)}, {settings.environments} environments each"})
+    return Actors(instances, instances, event, {
+        "instances": f"{len(places)}, each with {settings.environments} environments"})
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

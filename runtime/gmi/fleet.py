@@ -70,11 +70,13 @@ class InstancesFleet(InlineFleet):
 
     def _loaded(self, invocation: Invocation) -> Invocation:
         event = dict(invocation.event)
-        if "slot" in event:
-            event |= {"instance": self.instance_of(event["slot"]), "episode": self._episodes.get(event["episode_id"], "")}
+        is_actor = "slot" in event
+        if is_actor:
+            event |= {"instance": self.instance_of(event["slot"]),
+                      "episode": self._episodes.get(event["episode_id"], "")}
         place = self.places[event["instance"]]
         event |= {"cores": list(place.cores), "variables": dict(place.variables)}
-        if "slot" in event:
+        if is_actor:
             self._played[invocation.invocation_id] = event
         return replace(invocation, process=event["instance"], event=event)
 

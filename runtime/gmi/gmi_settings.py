@@ -35,8 +35,8 @@ class GmiSettings(UpdaterSettings):
         "NVIDIA's MPS; mig = a slice of a GPU that is there already; none = what the system gives it; auto = mps if "
         "there is a GPU, else cores")
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="how gradients are summed; mpr = through the host's memory; mrr = in rings over GPUs; har = "
-        "in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; auto = "
+        "auto", description="how gradients are summed; mpr = through the host's memory; mrr = in rings over GPUs; "
+        "har = in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; auto = "
         "what is measured to be the quickest when the run begins, and stays")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:

@@ -1,9 +1,15 @@
 
 from __future__ import annotations
+
+import os
+import time
 from datetime import timedelta
-import os, time, torch
+
+import torch
 import torch.distributed as dist
+
 from runtime.errors import RunError
+
 
 class InstanceGroup:
     def __init__(self, rank, size, reduction):

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from runtime.errors import RunError

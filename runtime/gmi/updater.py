@@ -185,7 +185,7 @@ class InstancesUpdater(RemoteUpdater):
             pending.lost_at_s = time.monotonic()
         if outcome.status == "ok" and outcome.response is not None:
             pending.answers.append(outcome.response)
-        elif not pending.problem or outcome.status != "error":
+        elif not pending.problem or outcome.status == "crashed":
             # Those that raise are mostly those that missed the one that was lost.
             pending.problem = outcome.error
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cost.meter import SessionMeter
 from runtime.backends.registry import make_backend
 from runtime.config.loading import load_experiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter
+from runtime.cost.meter import Meter, SessionMeter
 from runtime.errors import ExperimentError, MissingExtraError
 from tests.helpers import SMALL_EXPERIMENT, cost_model
 

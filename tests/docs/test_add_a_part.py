@@ -151,7 +151,7 @@ def test_what_was_added_to_a_process_is_nothing_to_another(folder: Path) -> None
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection, add_kind
 from runtime.learner import LearnerSpec
-from runtime.learner.parallel.tasks import spec_of, spec_values
+from runtime.learner.spec import spec_of, spec_values
 add_kind("a2c_settings:A2cSettings")
 for kind, key in (("ppo", "ppo"), ("a2c_settings:A2cSettings", "a2c")):
     spec = LearnerSpec(AlgorithmSection(kind=kind), Spaces((1,), action_count=2), "mlp", 0)

@@ -6,8 +6,6 @@ import math
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,10 +26,8 @@ from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.ports.learning import Update
 from tests.helpers import ROOT
 from tests.learner.learning import (
-    COMBINED,
     DISCRETE,
     PIXELS,
     SEVERAL,
@@ -76,80 +72,6 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     update = learner.update(batch, progress=0.0)
     assert len(update.samples.advantages) == 26
     assert len(update.staleness) == 3
-
-
-# A group
-
-
-class Together:
-    """A group whose members are threads."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._barrier = threading.Barrier(size, timeout=60.0)
-        self._given: list[Sequence[torch.Tensor]] = [()] * size
-
-    def member(self, rank: int) -> Member:
-        return Member(self, rank)
-
-    def sum(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
-        self._given[rank] = tensors
-        self._barrier.wait()
-        sums = [torch.stack(list(parts)).sum(0) for parts in zip(*self._given, strict=True)]
-        self._barrier.wait()
-        for tensor, total in zip(tensors, sums, strict=True):
-            tensor.copy_(total)
-
-
-class Member:
-    """One thread's view of the group."""
-
-    def __init__(self, together: Together, rank: int) -> None:
-        self._together, self.rank, self.size = together, rank, together.size
-
-    def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._together.sum(self.rank, tensors)
-
-
-@pytest.mark.parametrize(("spaces", "network"), [(VECTORS, "mlp"), (PIXELS, "conv"), (COMBINED, "combined")])
-@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
-@pytest.mark.parametrize("size", [2, 5])
-def test_a_group_does_what_one_process_does(
-        algorithm, kind: str, section, size: int, spaces: Spaces, network: str) -> None:
-    """Within floating point, also where shares are unequal or empty; and all members end up bit for bit equal."""
-    settings = section(normalize_observations=spaces.vector_size > 0, minibatch_steps=3, learning_rate=1e-3, **(
-        {"epochs": 1, "kl_coefficient": 0.3} if kind == "ppo" else {}))
-
-    def make(group: Member | None) -> ActorCritic:
-        return algorithm(
-            LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces, network),
-            group=group)
-
-    def train(learner: ActorCritic, batch, updates: dict[int, list[Update]], rank: int) -> None:
-        updates[rank] = [learner.update(batch, progress=0.0)]
-        if (replayed := learner.replay(progress=0.0)) is not None:
-            updates[rank].append(replayed)
-
-    alone, together = make(None), Together(size)
-    batch = roll(alone.weights(), spaces, steps=4)
-    members = [make(together.member(rank)) for rank in range(size)]
-    updates: dict[int, list[Update]] = {}
-    threads = [threading.Thread(target=train, args=(member, batch, updates, rank))
-               for rank, member in enumerate(members)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    train(alone, batch, updates, -1)
-    expected = everything(alone)
-    for name, array in everything(members[0]).items():
-        if array.dtype.kind == "f":
-            np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=2e-5, err_msg=name)
-    for rank in range(size):
-        assert_same(everything(members[rank]), everything(members[0]))
-        for ours, theirs in zip(updates[rank], updates[-1], strict=True):
-            for name, value in vars(theirs.metrics).items():
-                assert getattr(ours.metrics, name) == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
 # The gradient

@@ -17,9 +17,9 @@ from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
-from runtime.learner.parallel.tasks import spec_of, spec_values
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.spec import spec_of, spec_values
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -23,10 +23,10 @@ from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.spec import spec_of
 from runtime.learner.remote.messages import SentGradient, decode_samples, decode_state, encode_gradient
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import gradient_name, policy_name, samples_name
+from runtime.learner.spec import spec_of
 from runtime.ports.learning import DetectorSamples, State
 
 EVENT_FIELDS: dict[str, type] = {

@@ -20,11 +20,11 @@ from typing import Any
 from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, CheckpointError, NotFiniteError, RunError
 from runtime.learner import LearnerSpec
-from runtime.learner.spec import spec_values
 from runtime.learner.remote.messages import Result, decode_result, encode_batch, encode_state
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.results import check_result
 from runtime.learner.remote.store import StoreError, batch_name, result_name, state_name
+from runtime.learner.spec import spec_values
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import Batch, Learner, State, Update

@@ -1,0 +1,104 @@
+"""Trainings whose instances play and train themselves: equal to one process', whoever of them is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import (
+    ROOT,
+    command,
+    descendants,
+    events,
+    is_alive,
+    overrides,
+    results_only,
+    rounds,
+    train,
+    wait_for,
+)
+
+EXPERIMENT = """\
+environment: {id: Hopper-v5}
+algorithm: {kind: ppo, ppo: {epochs: 2, minibatch_steps: 128}}
+scaler: {kind: fixed, actors_fixed: 5}
+actor: {fragment_steps: 64, timeout_s: 30}
+learner: {device: cpu, threads: 1}
+budget: {usd: 1.0}
+stop: {max_rounds: 6}
+evaluation: {every_rounds: 2, episodes: 1}
+seed: 3
+"""
+INSTANCES = overrides(learner__kind="gmi", learner__gmi__instances=2, learner__gmi__reduction="mpr")
+FIGURES = ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "episode_return_mean",
+           "evaluation_return_mean", "episodes_finished", "env_steps_total", "episodes_spanning_versions")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("instances") / "small.yaml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(file: Path) -> Path:
+    """The directory of a run of two instances that nothing happens to."""
+    out = file.parent / "undisturbed"
+    finished = train(file, out, *INSTANCES)
+    assert finished.returncode == 0, finished.stderr + finished.stdout
+    return out
+
+
+def instances_of(process: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the instances."""
+    return [pid for pid in descendants(process.pid)
+            if b"runtime.gmi.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def start(file: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("train", str(file), "--out", str(out), *INSTANCES, *arguments), cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> None:
+    alone = file.parent / "alone"
+    finished = train(file, alone)
+    assert finished.returncode == 0, finished.stderr
+    for found, expected in zip(rounds(undisturbed), rounds(alone), strict=True):
+        assert found["instances"] == 2
+        assert expected["instances"] is None
+        for key in FIGURES:
+            assert found[key] == (
+                None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)), key
+    assert not (undisturbed / ".updates").exists()
+
+
+def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
+    """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
+    out, drawn = tmp_path / "run", random.Random(0)
+    process = start(file, out)
+    for round_index in range(1, 5):
+        wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
+        below = descendants(process.pid)
+        os.kill(drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not any(map(is_alive, below)), "the instances to end with the trainer")
+    assert {"update_failed", "actor_replaced"} & {event["event"] for event in events(out)}
+    resumed = train(file, out, *INSTANCES, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert without_failures(out) == without_failures(undisturbed)
+    assert (out / "policy.safetensors").read_bytes() == (undisturbed / "policy.safetensors").read_bytes()
+
+
+def without_failures(out: Path) -> list[dict[str, Any]]:
+    """What the rounds hold, but for how many actors failed on the way."""
+    return [{key: value for key, value in row.items() if not key.startswith("actors_")}
+            for row in results_only(rounds(out))]

@@ -1,0 +1,161 @@
+"""Learners that each have a part of a batch train as one that has all of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lambda_actor.policy import default_network
+from lambda_actor.spaces import Spaces
+from runtime.config.schema import AlgorithmSection
+from runtime.learner import LearnerSpec
+from runtime.learner.batch import select_trajectories
+from runtime.learner.ppo import Ppo
+from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.share import Share
+from runtime.ports.learning import Batch, Update
+from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, roll
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LEARNING_RATE = 1e-3
+
+
+class Threads:
+    """A group whose members are threads; sums in the order of their ranks."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier, self._parts, self.size = threading.Barrier(size, timeout=60.0), dict[int, Any](), size
+
+    def of(self, rank: int) -> Any:
+        group = self
+
+        class Member:
+            size = group.size
+
+            def __init__(self) -> None:
+                self.rank = rank
+
+            def sum(self, tensors: Sequence[torch.Tensor]) -> None:
+                group._parts[rank] = [tensor.clone() for tensor in tensors]
+                group._barrier.wait()
+                found = [torch.stack(parts).sum(0) for parts in
+                         zip(*(group._parts[one] for one in range(group.size)), strict=True)]
+                group._barrier.wait()
+                with torch.no_grad():
+                    for tensor, total in zip(tensors, found, strict=True):
+                        tensor.copy_(total)
+
+        return Member()
+
+
+def make(spaces: Spaces, **settings: Any) -> Ppo:
+    section = PpoSettings(**{"minibatch_steps": 8, "learning_rate": LEARNING_RATE, "epochs": 2, "kl_coefficient": 0.2,
+                             "normalize_observations": spaces.vector_size > 0, **settings})
+    return Ppo(LearnerSpec(AlgorithmSection(ppo=section), spaces, default_network(spaces), seed=4))
+
+
+def together(batch: Batch, parts: Sequence[Sequence[int]], spaces: Spaces, then: Callable[[Ppo, Batch], Any],
+             **settings: Any) -> tuple[list[Ppo], list[Any]]:
+    """What learners do that have these trajectories of a batch each, at the same time."""
+    threads, learners = Threads(len(parts)), [make(spaces, **settings) for _ in parts]
+
+    def do(rank: int) -> Any:
+        columns = np.array(parts[rank])
+        learners[rank].share = Share(threads.of(rank), columns, batch.lengths, device=torch.device("cpu"))
+        return then(learners[rank], select_trajectories(batch, columns))
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return learners, list(pool.map(do, range(len(parts))))
+
+
+def cut(batch: Batch, lengths: Sequence[int]) -> Batch:
+    """The batch with shorter trajectories: each is cut at its last step, and zeros follow."""
+    steps = np.arange(len(batch.rewards))[:, None]
+    is_step = steps < np.array(lengths)
+    terminated = np.where(is_step, batch.terminated | (steps == np.array(lengths) - 1), False)
+    mask = batch.bootstrap_mask & is_step & ~terminated
+    kept = mask.T[batch.bootstrap_mask.T]
+    arrays = {name: getattr(batch, name) * is_step.reshape(*is_step.shape, *[1] * (getattr(batch, name).ndim - 2))
+              for name in ("observations", "actions", "log_probs", "rewards")}
+    return replace(batch, lengths=np.array(lengths), terminated=terminated, bootstrap_mask=mask,
+                   bootstrap_observations=batch.bootstrap_observations[kept],
+                   **{name: array.astype(getattr(batch, name).dtype) for name, array in arrays.items()})
+
+
+@pytest.mark.parametrize(("parts", "lengths"), [
+    ([[0, 1], [2, 3, 4]], [12] * 5), ([[0, 3], [1, 4], [2]], [12] * 5), ([[4], [0, 1, 2, 3]], [12, 3, 9, 12, 5]),
+    ([[0, 1, 2, 3, 4]], [12] * 5)])
+def test_the_summed_gradient_is_that_of_one_process_with_the_whole_batch(
+    parts: list[list[int]], lengths: list[int]
+) -> None:
+    alone = make(VECTORS)
+    batch = cut(roll(alone.weights(), VECTORS, trajectories=5), lengths)
+
+    def first_gradients(learner: Ppo, own: Batch) -> dict[str, torch.Tensor]:
+        learner.begin([own], progress=0.25)
+        return dict(learner.gradients(learner.samples(own), learner.minibatches(own, 0)[0]).tensors)
+
+    expected = first_gradients(alone, batch)
+    _, found = together(batch, parts, VECTORS, first_gradients)
+    for one in found:
+        assert one.keys() == expected.keys()
+        for name, gradient in expected.items():
+            np.testing.assert_allclose(one[name], gradient, atol=1e-6, rtol=1e-5, err_msg=name)
+            assert torch.equal(one[name], found[0][name]), "all have the same bits"
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, PIXELS, COMBINED])
+@pytest.mark.parametrize("settings", [{}, {"normalize_rewards": True, "normalize_advantages": False}])
+def test_they_train_as_one_does_round_after_round(spaces: Spaces, settings: dict[str, Any]) -> None:
+    alone = make(spaces, **settings)
+    batches: list[Batch] = []
+    expected: list[Update] = []
+    for seed in range(3):
+        batches.append(cut(roll(alone.weights(), spaces, trajectories=4, seed=seed), [12, 7, 12, 2]))
+        expected.append(alone.update(batches[-1], progress=seed / 10))
+
+    def train(learner: Ppo, _: Batch) -> list[Update]:
+        share, made = learner.share, []
+        columns = {0: [0, 2], 1: [1, 3]}[share.group.rank]
+        for seed, batch in enumerate(batches):
+            learner.share = Share(share.group, np.array(columns), batch.lengths, device=learner.device)
+            made.append(learner.update(select_trajectories(batch, np.array(columns)), progress=seed / 10))
+        return made
+
+    learners, found = together(batches[0], [[0, 2], [1, 3]], spaces, train, **settings)
+    states = [one.get_state() for one in learners]
+    for name, array in states[0].arrays.items():
+        assert np.array_equal(array, states[1].arrays[name]), f"{name} differs between the two"
+        # Adam divides a gradient by its own size, so that one near to 0 is moved by what is only its rounding.
+        np.testing.assert_allclose(array, alone.get_state().arrays[name], rtol=1e-5, err_msg=name, atol=max(
+            1e-5 * np.abs(array).max(initial=0.0), 1e-3 * LEARNING_RATE))
+    assert states[0].values == pytest.approx(alone.get_state().values)
+    for made in found:
+        for one, other in zip(made, expected, strict=True):
+            assert vars(one.metrics) == pytest.approx(vars(other.metrics), rel=1e-4, abs=1e-6)
+
+
+def test_each_learns_of_the_others_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever normalises by its own part alone comes to another gradient: the tests above would see it."""
+    alone = make(VECTORS)
+    batch = roll(alone.weights(), VECTORS, trajectories=4)
+    monkeypatch.setattr(Ppo, "spread", lambda self, values: (values.mean(), values.std()))
+
+    def advantages(learner: Ppo, own: Batch) -> np.ndarray:
+        learner.begin([own], progress=0.0)
+        return learner.samples(own).arrays.advantages
+
+    _, found = together(batch, [[0, 1], [2, 3]], VECTORS, advantages)
+    monkeypatch.undo()
+    _, right = together(batch, [[0, 1], [2, 3]], VECTORS, advantages)
+    whole = np.concatenate(right)
+    assert whole.mean() == pytest.approx(0.0, abs=1e-6)
+    assert whole.std() == pytest.approx(1.0, abs=1e-4)
+    assert not np.allclose(found[0], right[0])
