@@ -149,12 +149,11 @@ def resolve(
     cores = min(map(vcpus, instance_types)) if is_deployed and is_on_learner else _cores()
     changes: dict[str, Any] = {}
     if has_instances:
-        gmi = learner.gmi  # type: ignore[attr-defined]  # a key that the registry gives it
-        instances = min(cores, most_actors) if gmi.instances == "auto" else gmi.instances
+        gmi: Any = learner.chosen
+        instances = _or(gmi.instances, min(cores, most_actors))
         changes = {"gmi": gmi.model_copy(update={
             "instances": instances,
-            "environments": min(16, math.ceil(most_actors / instances)) if gmi.environments == "auto"
-            else gmi.environments})}
+            "environments": _or(gmi.environments, min(16, math.ceil(most_actors / instances)))})}
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"

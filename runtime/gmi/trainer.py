@@ -16,8 +16,7 @@ from runtime.gmi.group import InstanceGroup, join_group
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
-from runtime.learner.remote.messages import encode_result
-from runtime.learner.remote.results import stored_state
+from runtime.learner.remote.messages import encode_result, stored_state
 from runtime.learner.remote.store import Store, result_name
 from runtime.learner.share import Share
 from runtime.learner.spec import spec_of

@@ -24,7 +24,6 @@ from lambda_actor import wire
 from lambda_actor.errors import WireError
 from lambda_actor.spaces import Spaces
 from runtime.errors import CheckpointError, RunError
-from runtime.gmi.gmi_settings import GmiSettings
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
 from runtime.learner.remote.messages import decode_result, encode_state
 from runtime.learner.remote.store import result_name, state_name
@@ -82,11 +81,14 @@ class InstancesUpdater(RemoteUpdater):
         learner: The mirror: it holds the newest version, and never trains.
     """
 
-    def __init__(self, learner: Learner, remote: Remote, settings: GmiSettings) -> None:
-        """Takes a mirror over, and tells the instances what their learners are made of."""
+    def __init__(self, learner: Learner, remote: Remote, *, reduction: str) -> None:
+        """Takes a mirror over, and tells the instances what their learners are made of.
+
+        Args:
+            reduction: As ``learner.gmi.reduction``; ``auto`` is settled with the first update.
+        """
         super().__init__(learner, remote)
-        self._settings, self._instances = settings, remote.instances
-        self._reduction: str = settings.reduction
+        self._instances, self._asked_reduction, self._reduction = remote.instances, reduction, reduction
         self._pending: _Pending | None = None
         # Whom the processes have met last, and what that group is called.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
@@ -147,7 +149,7 @@ class InstancesUpdater(RemoteUpdater):
     def set_state(self, state: State) -> None:
         """Goes on from a state; the instances find it in the store."""
         values = dict(state.values)
-        self._reduction = values.pop("reduction", self._settings.reduction)
+        self._reduction = values.pop("reduction", self._asked_reduction)
         super().set_state(State(state.arrays, values))
         self._pending = None
         self._delete(self._names - {learner_name(self._token)})

@@ -600,7 +600,7 @@ CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.round_deadline_s cache.kind cache.url "
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
-    "learner.device learner.processes learner.kind learner.stellaris.place "
+    "learner.device learner.kind learner.stellaris.place learner.gmi.backend learner.gmi.environments "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
     "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
     "fleet.ray.node_usd_per_hour".split())
@@ -825,7 +825,6 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
 
 @pytest.mark.parametrize(("leaf", "told"), [
     ({"learner": {"device": "cuda"}}, "learner.device = 'cuda': .*; allowed: auto | cpu"),
-    ({"learner": {"processes": 2}}, "learner.processes = 2: .*; allowed: 1 | null"),
     ({"algorithm": {"kind": "impact"}}, r"algorithm.rounds = null \(asynchronous\): .*; allowed: synchronous"),
     ({"algorithm": {"kind": "impact", "rounds": "asynchronous"}}, "algorithm.rounds = asynchronous: "),
     ({"cache": {"kind": "learner"}}, "cache.kind = learner: .*; allowed: serverless | node | none"),

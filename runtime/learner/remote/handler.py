@@ -19,9 +19,8 @@ from typing import Any
 from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
-from runtime.learner.remote.messages import decode_batch, encode_result
+from runtime.learner.remote.messages import decode_batch, encode_result, stored_state
 from runtime.learner.remote.places import open_store
-from runtime.learner.remote.results import stored_state
 from runtime.learner.remote.store import batch_name, result_name
 from runtime.learner.spec import spec_of
 from runtime.ports.learning import Learner

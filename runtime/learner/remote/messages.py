@@ -15,6 +15,8 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.errors import CorruptedMessageError
 from lambda_actor.wire import ARRAY_PREFIX, Kind
+from runtime.errors import RunError
+from runtime.learner.remote.store import Store, result_name, state_name
 from runtime.ports.learning import Batch, DetectorSamples, State, Update, UpdateMetrics
 from runtime.records.files import from_json
 
@@ -123,6 +125,27 @@ def decode_result(data: bytes) -> Result:
                             explained_variance=variances[0] if variances else None)
     samples = DetectorSamples(**{name: fields[name] for name in _SAMPLES})
     return Result(decode_state(fields["state"].tobytes()), Update(metrics, samples, fields["staleness"]))
+
+
+def stored_state(store: Store, token: str, version: int) -> State:
+    """Returns the state of a version: what the update that made it left, or what the loop began with.
+
+    Raises:
+        StoreError: The store cannot be read.
+        RunError: The state is not there, or is of another version.
+        WireError: It is damaged.
+    """
+    data = store.get(result_name(token, version))
+    if data is not None:
+        found = decode_result(data).state
+    else:
+        data = store.get(state_name(token, version))
+        if data is None:
+            raise RunError(f"the learner's state of version {version} is not in the store")
+        found = decode_state(data)
+    if (known := found.values.get("policy_version")) != version:
+        raise RunError(f"the state is of version {known}, not {version}")
+    return found
 
 
 def encode_samples(samples: DetectorSamples) -> bytes:

@@ -10,32 +10,10 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
-from runtime.errors import NotFiniteError, RunError
-from runtime.learner.remote.messages import Result, decode_result, decode_state
-from runtime.learner.remote.store import Store, result_name, state_name
+from runtime.errors import NotFiniteError
+from runtime.learner.remote.messages import Result
 from runtime.learner.samples import flat
 from runtime.ports.learning import Batch, DetectorSamples, State
-
-
-def stored_state(store: Store, token: str, version: int) -> State:
-    """Returns the state of a version: what the update that made it left, or what the loop began with.
-
-    Raises:
-        StoreError: The store cannot be read.
-        RunError: The state is not there, or is of another version.
-        WireError: It is damaged.
-    """
-    data = store.get(result_name(token, version))
-    if data is not None:
-        found = decode_result(data).state
-    else:
-        data = store.get(state_name(token, version))
-        if data is None:
-            raise RunError(f"the learner's state of version {version} is not in the store")
-        found = decode_state(data)
-    if (known := found.values.get("policy_version")) != version:
-        raise RunError(f"the state is of version {known}, not {version}")
-    return found
 
 
 def check_result(result: Result, *, before: State, batch: Batch, spaces: Spaces) -> None:
