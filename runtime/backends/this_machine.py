@@ -160,7 +160,8 @@ def actors_here(run: RunContext) -> Actors:
 
 def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
-    experiment, settings = run.experiment, run.experiment.learner.chosen
+    experiment = run.experiment
+    settings: Any = experiment.learner.chosen
     places = [Place() for _ in range(settings.instances)]
     fleet = open_fleet(run, LocalSettings(), concurrency=len(places), together=settings.environments,
                        timeout_s=max(experiment.actor.timeout_s, experiment.learner.update_timeout_s),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +46,7 @@ class Trainer:
         """
         self._store, self._token = store, token
         self._learner: ActorCritic[Any] | None = None
+        self._is_new = False
         self._group: InstanceGroup | None = None
         self._group_name = ""
 
@@ -89,17 +91,22 @@ class Trainer:
 
     def _at(self, version: int) -> ActorCritic[Any]:
         """The learner, where that version stands."""
-        learner = self._learner
-        if learner is None or learner.policy_version != version:
-            if learner is None:
-                found = self._store.get(learner_name(self._token))
-                if found is None:
-                    raise RunError("what the learner is made of is not in the store")
-                made = from_json(found.decode())
-                learner = make_learner(spec_of(made["spec"]), device=made["device"])
-            self._learner = None
+        learner, self._learner = self._learner or self._made(), None
+        if learner.policy_version != version or self._is_new:
             learner.set_state(stored_state(self._store, self._token, version))
-            self._learner = learner
+        self._learner, self._is_new = learner, False
+        return learner
+
+    def _made(self) -> ActorCritic[Any]:
+        found = self._store.get(learner_name(self._token))
+        if found is None:
+            raise RunError("the store does not say what the learner is made of")
+        made = from_json(found.decode())
+        learner = make_learner(spec_of(made["spec"]), device=made["device"])
+        if not isinstance(learner, ActorCritic):
+            raise RunError(f"{type(learner).__name__} cannot train on a part of a batch; learner.kind = gmi needs a "
+                           "learner that derives from ActorCritic")
+        self._is_new = True
         return learner
 
     def _joined(self, asked: Mapping[str, Any], learner: ActorCritic[Any]) -> InstanceGroup:
@@ -132,7 +139,5 @@ def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
 
 def _without_samples(update: Update) -> Update:
     """An update whose samples stay here."""
-    from dataclasses import replace
-
     arrays = {name: array[:0] for name, array in vars(update.samples).items()}
     return replace(update, samples=type(update.samples)(**arrays))

@@ -1,0 +1,201 @@
+"""What the updater asks of instances, what it accepts, and what it does when one of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lambda_actor import wire
+from runtime.config.schema import AlgorithmSection
+from runtime.errors import RunError
+from runtime.gmi import updater as updater_module
+from runtime.gmi.fleet import InstancesFleet, Place
+from runtime.gmi.updater import InstancesUpdater
+from runtime.learner import LearnerSpec
+from runtime.learner.ppo import Ppo
+from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.remote.messages import encode_result
+from runtime.learner.remote.store import FolderStore, result_name
+from runtime.learner.remote.updater import Remote
+from runtime.ports.fleet import Invocation, Outcome
+from runtime.ports.learning import Update
+from tests.learner.learning import VECTORS, roll
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SPEC = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS, seed=1)
+TRAINED = {"reduction": "mpr", "reduce_s": 0.25, "reduce_wait_s": 0.125}
+
+
+class Events:
+    """What happened."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def append(self, kind: str, **fields: Any) -> None:
+        assert kind == "update_failed"
+        self.errors.append(fields["error"])
+
+
+class Machine:
+    """A local fleet whose processes do as `answer` says, given an invocation; None = they hang."""
+
+    def __init__(self) -> None:
+        self.concurrency = 2
+        self.started: list[Invocation] = []
+        self.abandoned: list[str] = []
+        self.answer: Callable[[Invocation], Outcome | None] = lambda one: Outcome(one.invocation_id, "ok", TRAINED)
+        self._outcomes: list[Outcome] = []
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        self.started += invocations
+        self._outcomes += [outcome for one in invocations
+                           if "group" in one.event and (outcome := self.answer(one)) is not None]
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        self.abandoned += invocation_ids
+        self._outcomes += [Outcome(one, "abandoned", error="given up") for one in invocation_ids]
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class Made:
+    """An updater of two instances, whose next version is in the store as soon as the second one is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine, self.events, self.store = Machine(), Events(), FolderStore(folder)
+        self.fleet = InstancesFleet(self.machine, [Place(), Place()], bytes_max=10**6)
+        mirror = Ppo(SPEC)
+        self.updater = InstancesUpdater(mirror, Remote(
+            SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet), reduction="auto")
+        learner = Ppo(SPEC)
+        update = learner.update(roll(learner.weights(), VECTORS), progress=0.0)
+        self.result = encode_result(learner.get_state(), replace(update, samples=type(update.samples)(
+            **{name: array[:0] for name, array in vars(update.samples).items()})))
+        self.version_1 = learner.weights()
+
+    def leave_result(self) -> None:
+        self.store.put(result_name("run", 1), self.result)
+
+    def trajectories(self, slots: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """Those of actors that have been started, as the sampler decodes them."""
+        self.fleet.start([Invocation(f"r1-{slot}", {"invocation_id": f"r1-{slot}", "slot": slot, "episode_id": ""})
+                          for slot in slots])
+        self.machine.started.clear()
+        return [{"invocation_id": wire.text_field(f"r1-{slot}"), "slot": np.array(slot), "steps": np.array(5 + slot),
+                 "policy_version": np.array(0)} for slot in slots]
+
+    def update(self, slots: Sequence[int] = (0, 1, 2)) -> list[Update]:
+        self.updater.submit(self.updater.assemble(self.trajectories(slots), VECTORS, clip_rewards=False), progress=0.5)
+        found: list[Update] = []
+        while not found:
+            found = self.updater.poll(60.0)
+        return found
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path / "store")
+
+
+def test_each_instance_is_asked_for_its_slots_and_the_next_version_is_mirrored(made: Made) -> None:
+    made.leave_result()
+    (update,) = made.update()
+    assert [one.process for one in made.machine.started] == [0, 1]
+    first, second = (one.event for one in made.machine.started)
+    assert ([slot["slot"] for slot in first["slots"]], first["columns"]) == ([0, 2], [0, 2])
+    assert ([slot["slot"] for slot in second["slots"]], second["columns"]) == ([1], [1])
+    assert first["lengths"] == second["lengths"] == [5, 6, 7]
+    assert [event["group"]["rank"] for event in (first, second)] == [0, 1]
+    assert made.updater.weights() == made.version_1
+    assert update.aggregation is not None
+    assert vars(update.aggregation) == {"instances": 2, "reduce_s": 0.25, "reduce_wait_s": 0.125}
+    assert update.staleness.tolist() == [0, 0, 0]
+
+
+def test_an_instance_without_a_slot_has_no_part_in_it(made: Made) -> None:
+    made.leave_result()
+    made.update([1])
+    (only,) = made.machine.started
+    assert (only.process, only.event["group"]["rank"], only.event["group"]["devices"]) == (1, 0, [0])
+
+
+def test_what_auto_chose_counts_for_the_whole_run(made: Made, tmp_path: Path) -> None:
+    made.leave_result()
+    made.update()
+    state = made.updater.get_state()
+    assert state.values["reduction"] == "mpr"
+    other = Made(tmp_path / "other")
+    other.updater.set_state(state)
+    assert other.updater.weights() == made.version_1
+    other.updater.submit(other.updater.assemble(other.trajectories([0]), VECTORS, clip_rewards=False), progress=0.5)
+    assert other.machine.started[0].event["group"]["reduction"] == "mpr"
+
+
+def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_are_given_up(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updater_module, "_PATIENCE_S", 0.0)
+
+    def dies_once(one: Invocation) -> Outcome | None:
+        if one.event["instance"] == 1 and one.event["group"]["name"] == "1":
+            return Outcome(one.invocation_id, "crashed", error="killed by SIGKILL")
+        if one.event["group"]["name"] == "1":
+            return None
+        made.leave_result()
+        return Outcome(one.invocation_id, "ok", TRAINED)
+
+    made.machine.answer = dies_once
+    made.update()
+    assert [one.event["group"]["name"] for one in made.machine.started] == ["1", "1", "2", "2"]
+    assert made.machine.abandoned == [made.machine.started[0].invocation_id]
+    assert made.events.errors == ["killed by SIGKILL"]
+    assert made.updater.weights() == made.version_1
+
+
+def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made) -> None:
+    made.machine.answer = lambda one: Outcome(one.invocation_id, "crashed", error="killed by SIGKILL")
+    made.leave_result()
+    made.update()
+    assert made.updater.weights() == made.version_1
+    assert made.events.errors == []
+    made.machine.answer = lambda one: Outcome(one.invocation_id, "ok", TRAINED)
+    made.store.put(result_name("run", 2), b"")
+    with pytest.raises(RunError, match="3 times"):
+        made.update()
+    assert {one.event["group"]["name"] for one in made.machine.started} & {"1"} == set(), "its group is not met again"
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: b"", lambda data: data[:-1], lambda data: data[:200] + b"?" + data[201:]])
+def test_a_damaged_result_is_removed_and_made_again_and_three_end_the_run(
+    made: Made, damage: Callable[[bytes], bytes]
+) -> None:
+    before = made.updater.weights()
+
+    def leave_damage(one: Invocation) -> Outcome:
+        made.store.put(result_name("run", 1), damage(made.result))
+        return Outcome(one.invocation_id, "ok", TRAINED)
+
+    made.machine.answer = leave_damage
+    with pytest.raises(RunError, match="the instances failed 3 times to make policy version 1; the last error: "):
+        made.update()
+    assert made.updater.weights() == before
+    assert made.store.get(result_name("run", 1)) is None
+
+
+def test_nothing_is_left_in_the_store(made: Made, tmp_path: Path) -> None:
+    made.leave_result()
+    made.update()
+    made.updater.close()
+    assert list((tmp_path / "store").iterdir()) == []
