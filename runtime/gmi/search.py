@@ -91,10 +91,13 @@ class Found:
 
     Attributes:
         points: All that was measured, in this order.
-        left_out: Numbers of instances that could not win after what was measured before, and were not.
+        cut_short: Numbers of instances with which more environments were not measured, because memory would have
+            brought hardly more throughput.
+        left_out: Numbers of instances that were not measured, because they could not win after what was.
     """
 
     points: tuple[Point, ...]
+    cut_short: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
 
     @property
@@ -142,6 +145,7 @@ def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Prof
         estimate: Returns samples a second of the whole machine from the instances and what was measured of one.
     """
     points: list[Point] = []
+    cut_short: list[int] = []
     left_out: list[int] = []
     for instances, counts in rows:
         scores = {point.instances: point.samples_per_s for point in sorted(points, key=_score) if point.profile}
@@ -160,9 +164,10 @@ def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Prof
             points.append(point)
             before = measured
             saturated = saturated + 1 if point.is_saturated else 0
-            if saturated == SATURATED_POINTS:
+            if saturated == SATURATED_POINTS and environments != counts[-1]:
+                cut_short.append(instances)
                 break
-    return Found(tuple(points), tuple(left_out))
+    return Found(tuple(points), tuple(cut_short), tuple(left_out))
 
 
 def layouts(actors: int, instances_max: int) -> list[Row]:

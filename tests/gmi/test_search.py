@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,8 @@ def test_a_row_ends_after_two_saturated_points_and_a_point_that_is_not_begins_an
     found = searched_row(*row, profile(10_000))
     assert [point.profile for point in found.points] == row
     assert [point.is_saturated for point in found.points] == [False, True, False, True, True]
+    assert found.cut_short == (1,)
+    assert searched_row(*row) == replace(found, cut_short=()), "there is nothing more"
     assert [point.saturation for point in found.points[:2]] == [None, pytest.approx(SATURATION - 0.01)]
 
 
