@@ -21,6 +21,8 @@ SATURATION = 0.1
 """α: a point is saturated if throughput has grown by less than this part of what memory has, both in proportion."""
 SATURATED_POINTS = 2
 """Saturated points in a row that end a row."""
+ENVIRONMENTS_MAX = 1024
+"""The most environments that an instance is asked to play at once."""
 _HEADROOM = 1.1
 """By how much an instance among others may seem faster than alone, because measurements differ."""
 
@@ -179,7 +181,8 @@ def layouts(actors: int, instances_max: int) -> list[Row]:
     most = min(actors, instances_max)
     shares = sorted({math.ceil(actors / instances) for instances in range(1, most + 1)})
     counts = [math.ceil(actors / share) for share in shares]
-    return [(instances, _doubled(math.ceil(actors / instances))) for instances in [1, *counts[:-1]]]
+    return [(instances, _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / instances))))
+            for instances in [1, *counts[:-1]]]
 
 
 def _score(point: Point) -> float:

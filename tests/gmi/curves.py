@@ -19,7 +19,8 @@ from runtime.gmi.search import Found, Profile, layouts, search_layout
 Curve = Mapping[tuple[int, int], Profile | None]
 """What is measured at a number of instances, and of environments at once in each."""
 FRAGMENT_STEPS = 256
-RECORDED = Path(__file__).with_name("recorded_curves.json")
+RECORDED = Path(__file__).with_name("recorded_one_after_the_other.json")
+"""What `tests.gmi.record_curves` writes. Beside it are curves of environments that one process plays in lock-step."""
 MACHINES = ((8, 2), (16, 4), (64, 8), (60, 16), (256, 32))
 """Actors and cores."""
 
@@ -91,9 +92,10 @@ that of an instance without environments; ``crowding``: by what an instance is s
 ``reduction_s`` of two of them."""
 
 
-def recorded() -> dict[str, Curve]:
-    """What `tests.gmi.record_curves` has recorded, by environment; of eight actors on two cores."""
-    curves = json.loads(RECORDED.read_text())["curves"]
-    return {environment_id: {(instances, environments): Profile(speed, memory)
-                             for instances, environments, speed, memory in rows}
-            for environment_id, rows in curves.items()}
+def recorded() -> dict[str, tuple[Curve, int]]:
+    """Curves that were measured on two cores that others used, too, and the actors of each."""
+    files = {path.stem.removeprefix("recorded_"): json.loads(path.read_text())
+             for path in sorted(RECORDED.parent.glob("recorded_*.json"))}
+    return {f"{environment_id}, {name}": ({(instances, environments): Profile(speed, memory)
+                                           for instances, environments, speed, memory in rows}, file["actors"])
+            for name, file in files.items() for environment_id, rows in file["curves"].items()}

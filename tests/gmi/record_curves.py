@@ -22,7 +22,7 @@ from lambda_actor.trial import random_policy
 from runtime.gmi.search import layouts
 from tests.gmi.curves import FRAGMENT_STEPS, RECORDED
 
-ACTORS, INSTANCES_MAX, REPEATS, SECONDS = 8, 2, 3, 1.0
+ACTORS, INSTANCES_MAX, REPEATS, SECONDS = 16, 2, 3, 1.0
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 

@@ -44,10 +44,10 @@ def test_what_is_found_is_nearly_as_fast_as_what_exhaustive_search_finds(family:
             assert regret(found, measured, truth, actors=actors) <= REGRET_MAX, (actors, cores, seed)
 
 
-@pytest.mark.parametrize("environment_id", recorded())
-def test_so_it_is_on_recorded_curves(environment_id: str) -> None:
-    curve = recorded()[environment_id]
-    assert regret(searched(curve, actors=8, cores=2), curve, curve, actors=8) <= REGRET_MAX
+@pytest.mark.parametrize("name", recorded())
+def test_so_it_is_on_recorded_curves(name: str) -> None:
+    curve, actors = recorded()[name]
+    assert regret(searched(curve, actors=actors, cores=2), curve, curve, actors=actors) <= REGRET_MAX
 
 
 def test_a_single_saturated_point_as_in_the_paper_ends_rows_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +70,7 @@ def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_t
                               (3, [1, 2, 4, 7]), (2, [1, 2, 4, 8, 10])], "8 have the same largest share as 7: three"
     assert layouts(1, 8) == layouts(1, 1) == [(1, [1])]
     assert layouts(2, 64) == [(1, [1, 2]), (2, [1])]
+    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], "as many as a file may ask for"
 
 
 def test_points_are_told_in_the_order_in_which_they_were_measured() -> None:
