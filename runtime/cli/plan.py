@@ -1,4 +1,4 @@
-"""The command ``plan``: what a run would take in AWS, in every sensible way, before it is started."""
+"""The command ``plan``: what a run would take in AWS, in every sensible way, or how it is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
 
 if TYPE_CHECKING:
+    from runtime.config.resolved import FittedExperiment
     from runtime.config.schema import Experiment
+    from runtime.gmi.search import Profiler
 
 _STEPS = 1_000_000
+_OF_PREDICTIONS = ("steps", "seeds", "seconds", "picture", "choose")
+"""Options that do not go together with --measure."""
 
 
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     plan = add_parser(
         commands, "plan", needs="EXPERIMENT.yaml",
-        summary="predict time and dollars of every sensible way to run an experiment",
+        summary="predict time and dollars of every sensible way to run an experiment, or measure ways to run it here",
         description="Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what "
         "it costs: on several learners, with actors on Lambda (how many, memory, processor, warm or not) and with "
         "everything on one instance. Nothing is started in AWS. All figures are modelled, at list prices; spot "
-        "instances count at the on-demand price.",
+        "instances count at the on-demand price. With --measure, nothing is predicted: rounds are run on this machine, "
+        "and it is told with how many instances (learner.kind = gmi) they are fastest.",
         examples=["plan experiments/hopper.yaml",
                   "plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png",
-                  "plan experiments/hopper.yaml --choose cheapest --write cheap.yaml"])
+                  "plan experiments/hopper.yaml --choose cheapest --write cheap.yaml",
+                  "plan experiments/hopper.yaml --measure --write fast.yaml"])
     add_experiment(plan)
     plan.add_argument("--steps", type=positive, metavar="N",
                       help=f"environment steps of a run (default: stop.max_steps, or {_STEPS:,})")
@@ -41,12 +47,14 @@ def add_command(commands: Any) -> None:
                       help="which one is printed as --set lines, and written (default: knee)")
     plan.add_argument("--write", type=Path, metavar="FILE.yaml",
                       help="write the chosen one as an experiment file that extends this one (default: not)")
-    plan.set_defaults(command=_plan)
+    plan.add_argument("--measure", action="store_true",
+                      help="measure layouts of instances on this machine, and choose the fastest (default: predict)")
+    plan.set_defaults(command=_plan, defaults={name: plan.get_default(name) for name in _OF_PREDICTIONS})
 
 
 def _plan(options: argparse.Namespace) -> int:
     from runtime.cost.prices import PRICES
-    from runtime.planning.drawing import draw, duration, folded, scatter_lines, table_lines
+    from runtime.planning.drawing import draw, duration, folded, scatter_lines, short_time, table_lines
     from runtime.planning.prediction import NO_CACHE, Sample, picks, predict_all
     from runtime.planning.workload import sample
     from runtime.records.downloaded import load_trusted_experiment
@@ -54,6 +62,8 @@ def _plan(options: argparse.Namespace) -> int:
     from runtime.training.preflight import preflight, smallest_budget_usd
 
     _check_places(options)
+    if options.measure:
+        return _measure(options)
     base = load_trusted_experiment(options.experiment, options.set)
     say_unused(base)
     experiment = base.resolved()
@@ -74,7 +84,7 @@ def _plan(options: argparse.Namespace) -> int:
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
     found = Sample(**sample(options.experiment, options.set, options.seconds))
     environment, _ = preflight(experiment)
-    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {_short(seconds)}" for unit, seconds in found.units.items()
+    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {short_time(seconds)}" for unit, seconds in found.units.items()
                                 if unit in _UNIT_NAMES)))
     predictions = predict_all(base, found, environment, PRICES, steps=steps, seeds=options.seeds)
     chosen = picks(predictions)
@@ -106,6 +116,47 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
+def _measure(options: argparse.Namespace) -> int:
+    """Searches for the fastest layout on this machine; keeps it for later runs."""
+    from runtime.gmi.kept_results import keep, key_of
+    from runtime.gmi.search import search_layout
+    from runtime.planning.drawing import folded
+    from runtime.planning.layouts import changes_of, layout_lines
+    from runtime.records.downloaded import load_trusted_experiment
+    from runtime.training.preflight import preflight
+
+    if given := [f"--{name}" for name, default in options.defaults.items() if getattr(options, name) != default]:
+        raise RunError(f"{', '.join(given)} with --measure: predictions alone have that; allowed: --set | --write")
+    base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
+    say_unused(base)
+    _, experiment = preflight(base.resolved())
+    actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
+    say(f"measuring layouts of {options.experiment} on {cores} cores …")
+    found = search_layout(make_profiler(experiment), actors=actors, fragment_steps=steps, instances_max=cores)
+    for line in layout_lines(found, round_samples=actors * steps):
+        say(line)
+    if found.layout is None:
+        raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
+    changes = changes_of(found.layout)
+    for change in changes:
+        say(f"  --set '{change}'")
+    if problem := keep(key_of(experiment, cores=cores), found.layout):
+        say(folded(problem))
+    if options.write is not None:
+        _write(options, base, changes)
+        say(f"written      {options.write}")
+    return 0
+
+
+def make_profiler(experiment: FittedExperiment) -> Profiler:
+    """Returns what measures layouts of an experiment on this machine.
+
+    Raises:
+        RunError: Nothing does yet.
+    """
+    raise RunError("--measure: no instances of learner.kind = gmi can be started here yet")
+
+
 def _check_places(options: argparse.Namespace) -> None:
     """Refuses what could not be written, before half a minute is spent on it."""
     from runtime.report.figure import FORMATS
@@ -120,13 +171,6 @@ def _check_places(options: argparse.Namespace) -> None:
 
 _UNIT_NAMES = {"init_s": "cold start", "step_s": "a step", "sample_s": "a trained sample",
                "gradient_step_s": "a gradient step", "evaluated_step_s": "an evaluated step"}
-
-
-def _short(seconds: float) -> str:
-    for factor, unit in ((1e6, "us"), (1e3, "ms")):
-        if seconds * factor < 999.5:  # rounds to three digits
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def _write(options: argparse.Namespace, planned: Experiment, changes: list[str]) -> None:

@@ -21,6 +21,14 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes}:{rest:02} min"
 
 
+def short_time(seconds: float) -> str:
+    """Returns a time with three digits, and in the unit that needs no exponent."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 999.5:  # rounds to three digits
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def folded(text: str, *, indent: int = 2) -> str:
     """Returns a line as lines that fit a terminal; all but the first are indented."""
     return fill(text, _COLUMNS, subsequent_indent=" " * indent)

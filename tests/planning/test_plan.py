@@ -12,11 +12,11 @@ import pytest
 
 from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
-from runtime.cli.plan import _short, _write
+from runtime.cli.plan import _write
 from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
-from runtime.planning.drawing import scatter_lines, table_lines
+from runtime.planning.drawing import scatter_lines, short_time, table_lines
 from runtime.planning.prediction import KINDS, NO_CACHE, Prediction, Sample, front, picks, predict_all, rounds_of
 from runtime.training.trial import try_environment
 from tests.helpers import ROOT
@@ -109,7 +109,7 @@ def test_gradients_of_stellaris_are_invocations_that_share_the_time_and_not_the_
 
 
 def test_times_have_three_digits_and_no_exponent():
-    assert [_short(seconds) for seconds in (86.3e-6, 999.6e-6, 0.322, 0.9996, 1.02, 12.34)] == [
+    assert [short_time(seconds) for seconds in (86.3e-6, 999.6e-6, 0.322, 0.9996, 1.02, 12.34)] == [
         "86.3 us", "1 ms", "322 ms", "1 s", "1.02 s", "12.3 s"]
 
 

@@ -1,0 +1,97 @@
+"""Keeps the layouts that searches have found, each for one machine and one workload, in the user's cache directory.
+
+Nothing depends on what is kept: what cannot be written or read again is measured anew, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lambda_actor.replay import processor
+from runtime.errors import one_line
+from runtime.gmi.search import Layout
+from runtime.records.files import from_json, make_directory, read_regular, to_json, write_atomically
+
+if TYPE_CHECKING:
+    from runtime.config.resolved import FittedExperiment
+
+_LIBRARIES = ("torch", "numpy", "gymnasium", "mujoco")
+
+Key = Mapping[str, Any]
+"""What decides on how fast a layout is: values that JSON has."""
+
+
+def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()) -> Key:
+    """Returns what a layout is kept for: this machine, its libraries, and of an experiment what decides on speed.
+
+    Args:
+        experiment: Its environment, network, algorithm, and what a round has.
+        cores: That may be used.
+        gpus: Names of those that are there.
+    """
+    algorithm = experiment.algorithm
+    key = {"processor": processor(), "cores": cores, "gpus": list(gpus),
+           "libraries": {name: _version(name) for name in _LIBRARIES},
+           "environment": experiment.environment.model_dump(mode="json", exclude={"package"}),
+           "network": experiment.network.architecture,
+           "algorithm": {"kind": algorithm.kind, **algorithm.chosen.model_dump(mode="json")},
+           "actors": experiment.scaler.most_actors, "fragment_steps": experiment.actor.fragment_steps}
+    normal: Key = json.loads(json.dumps(key))
+    return normal
+
+
+def keep(key: Key, layout: Layout) -> str:
+    """Keeps a layout instead of what was kept before; returns why it could not, empty if it is kept."""
+    try:
+        path = _path(key)
+        make_directory(path.parent)
+        write_atomically(path, to_json({"layout": asdict(layout), "key": key}))
+    except (OSError, RuntimeError) as error:
+        return f"the layout that was found is not kept: {one_line(str(error))}"
+    return ""
+
+
+def kept_layout(key: Key) -> tuple[Layout | None, str]:
+    """Returns the layout that is kept; or None, and why a file that is there is ignored, empty if there is none."""
+    try:
+        path = _path(key)
+        found = from_json(read_regular(path))
+        if found["key"] != key:
+            return None, f"{path} is ignored: it is of another machine or workload"
+        layout = Layout(**found["layout"])
+        if not (all(type(count) is int and count > 0 for count in (layout.instances, layout.environments))
+                and isinstance(layout.reduction, str)):
+            raise ValueError("no such layout can be")
+        return layout, ""
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, RuntimeError) as error:
+        return None, f"no kept layout can be read: {one_line(str(error))}"
+    except (ValueError, TypeError, KeyError):
+        return None, f"{path} is ignored: it is no layout that was kept"
+
+
+def _path(key: Key) -> Path:
+    """Returns where a layout is kept.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    folder = given if given.is_absolute() else Path("~/.cache").expanduser()
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return folder / "nitro-rl" / "layouts" / f"{digest[:32]}.json"
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

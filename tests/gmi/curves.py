@@ -1,0 +1,101 @@
+"""Curves to search on: families that are made up, each from a seed, and those that were recorded.
+
+The families have the shapes that GMI-DRL describes in words (§5.2; §6.2 with Figure 10: from 4,096 to 8,192
+environments throughput "increases slightly" while memory "increases sharply"), and those of processors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.gmi.search import Found, Profile, layouts, search_layout
+
+Curve = Mapping[tuple[int, int], Profile | None]
+"""What is measured at a number of instances, and of environments at once in each."""
+FRAGMENT_STEPS = 256
+RECORDED = Path(__file__).with_name("recorded_one_after_the_other.json")
+"""What `tests.gmi.record_curves` writes. Beside it are curves of environments that one process plays in lock-step."""
+MACHINES = ((8, 2), (16, 4), (64, 8), (60, 16), (256, 32))
+"""Actors and cores."""
+
+
+def searched(curve: Curve, *, actors: int, cores: int) -> Found:
+    """A search that is answered by a curve."""
+    return search_layout(lambda *layout: curve[layout], actors=actors, fragment_steps=FRAGMENT_STEPS,
+                         instances_max=cores)
+
+
+def regret(found: Found, measured: Curve, truth: Curve, *, actors: int) -> float:
+    """By what part the layout that was found is slower than the one that exhaustive search finds, if this is faster.
+
+    Noise misleads both of them: what they have found by what was measured counts as fast as it really is.
+    """
+    assert found.layout is not None
+    best = max(measured, key=lambda layout: samples_per_s(measured, layout, actors))
+    return 1.0 - (samples_per_s(truth, (found.layout.instances, found.layout.environments), actors)
+                  / samples_per_s(truth, best, actors))
+
+
+def samples_per_s(curve: Curve, layout: tuple[int, int], actors: int) -> float:
+    """Of rounds whose slowest instance has the largest share; 0 if it cannot run."""
+    profile, share = curve[layout], math.ceil(actors / layout[0]) * FRAGMENT_STEPS
+    return actors * FRAGMENT_STEPS / (share / profile.samples_per_s + profile.reduction_s) if profile else 0.0
+
+
+def made(actors: int, cores: int, seed: int, family: str) -> tuple[Curve, Curve]:
+    """A curve of a family as it is, and as it is measured, at all that makes sense."""
+    random = np.random.default_rng((seed, actors, cores))
+    single, half = random.uniform(2_000, 40_000), random.uniform(0.5, 8.0)
+    shape: dict[str, Any] = {
+        "gain": lambda environments: (1.0 + half) * environments / (environments + half), "growth": 0.02, "noise": 0.0,
+        "memory_max": math.inf, "crowding": 0.0, "reduction_s": 2e-3} | FAMILIES[family](random)
+    truth: dict[tuple[int, int], Profile | None] = {}
+    noisy: dict[tuple[int, int], Profile | None] = {}
+    for instances, counts in layouts(actors, cores):
+        for environments in counts:
+            top = single * shape["gain"](environments) / (1.0 + shape["crowding"] * (instances - 1))
+            memory = 1.0 + shape["growth"] * environments
+            for curve, noise in ((truth, 0.0), (noisy, shape["noise"] * random.standard_normal())):
+                curve[instances, environments] = None if instances * memory > shape["memory_max"] * cores else Profile(
+                    top * math.exp(noise), round(300e6 * memory), "mpr", shape["reduction_s"] * math.log2(instances))
+    return truth, noisy
+
+
+def _stepped(random: np.random.Generator) -> dict[str, Any]:
+    cost, each = random.uniform(1.3, 2.0), random.uniform(0.2, 0.7)
+    return {"gain": lambda environments: 1.0 if environments == 1 else environments / (
+        cost + each * (environments - 1)), "growth": 0.01, "noise": 0.02}
+
+
+FAMILIES: Mapping[str, Callable[[np.random.Generator], dict[str, Any]]] = {
+    # As the paper says: ever less throughput for the same memory.
+    "saturating": lambda random: {"growth": 0.3},
+    # Many instances with many environments do not fit.
+    "memory-bound": lambda random: {"growth": 0.2, "memory_max": 1.5},
+    # Instances share memory bandwidth, and reductions take ever longer: the best number is neither one nor all.
+    "unimodal": lambda random: {"crowding": random.uniform(0.02, 0.3), "reduction_s": 0.02},
+    # On a processor that others use: 3 % from one measurement to the next, and hardly any memory.
+    "noisy": lambda random: {"growth": 0.002, "noise": 0.03},
+    # The environment takes all of the time, so that a vector of them brings nothing.
+    "flat": lambda random: {"gain": lambda environments: 1.0, "growth": 0.002, "noise": 0.03},
+    # A vector costs something before it brings something: two environments at once are slower than one.
+    "stepped": _stepped}
+"""What is special about the curves of a family: ``gain`` of so many environments in an instance against one, ``growth``
+of memory with each of them, ``noise`` of measurements, all three relative; memory of a core (``memory_max``) against
+that of an instance without environments; ``crowding``: by what an instance is slower beside each other one; and
+``reduction_s`` of two of them."""
+
+
+def recorded() -> dict[str, tuple[Curve, int]]:
+    """Curves that were measured on two cores that others used, too, and the actors of each."""
+    files = {path.stem.removeprefix("recorded_"): json.loads(path.read_text())
+             for path in sorted(RECORDED.parent.glob("recorded_*.json"))}
+    return {f"{environment_id}, {name}": ({(instances, environments): Profile(speed, memory)
+                                           for instances, environments, speed, memory in rows}, file["actors"])
+            for name, file in files.items() for environment_id, rows in file["curves"].items()}

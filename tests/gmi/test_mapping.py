@@ -1,0 +1,49 @@
+"""The mapping model gives the factors that the paper derives from its constants."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.gmi.mapping import Task, serving_bytes, throughput, training_bytes
+
+# GMI-DRL §5.1: α is around 0.2, β around 0.3, R_s ≈ 10 R_a ≈ 5 R_t, T_s ≈ 6 T_a ≈ 3 T_t. R_a and T_a are the units.
+SIMULATOR, AGENT, TRAINER = Task(6.0, 10.0), Task(1.0, 1.0, 0.2), Task(2.0, 2.0, 0.3)
+SERVING, TRAINING = [SIMULATOR, AGENT], [SIMULATOR, AGENT, TRAINER]
+STATE, ACTION, REWARD, MODEL = 4 * 60, 4 * 8, 4, 4 * (60 * 256 + 256 * 128 + 128 * 64 + 64 * 8)
+"""Bytes of Ant, Table 6. Of an iteration's steps the paper names 32 and 64, of environments 128 to 16,384."""
+
+
+def gain(tasks: list[Task], *, dedicated_s: float, colocated_s: float = 0.0) -> float:
+    return (throughput(tasks, is_colocated=True, transfer_s=colocated_s)
+            / throughput(tasks, is_colocated=False, transfer_s=dedicated_s))
+
+
+def test_serving_together_is_worth_what_the_paper_derives() -> None:
+    # COM / BW ≈ 2 (T_s + T_a), and the same instances without a transfer: a penalty of 0.16, against 3.
+    assert gain(SERVING, dedicated_s=2 * 7.0) == pytest.approx(2.58)
+    assert 1 / gain(SERVING, dedicated_s=0.0) - 1 == pytest.approx(0.16, abs=0.005)
+
+
+def test_training_together_is_worth_what_the_paper_derives() -> None:
+    # COM / BW ≈ 7 (T_s + T_a + T_t). That of colocated tasks is not given; "around 8×" takes it as 0.
+    assert gain(TRAINING, dedicated_s=7 * 9.0) == pytest.approx(5.46, abs=0.005)
+    assert 1 / gain(TRAINING, dedicated_s=0.0) - 1 == pytest.approx(0.5, abs=0.05)
+
+
+def test_what_travels_is_as_the_tables_say() -> None:
+    assert serving_bytes(STATE, ACTION, REWARD) == 2 * 240 + 32 + 4
+    whole = {"steps": 32, "model": MODEL, "instances": 4}
+    assert training_bytes(STATE, ACTION, REWARD, **whole, is_colocated=True) == 1.5 * MODEL
+    assert training_bytes(STATE, ACTION, REWARD, **whole, is_colocated=False) == 32 * 276 + 2.5 * MODEL
+    assert training_bytes(STATE, ACTION, REWARD, steps=32, model=MODEL, instances=1, is_colocated=True) == 0
+
+
+@pytest.mark.parametrize(("environments", "expected"), [(1, 1.0), (4096, 5.0)])
+def test_experience_outweighs_the_model_only_if_it_is_that_of_all_environments(
+    environments: int, expected: float
+) -> None:
+    state, action, reward = (environments * one for one in (STATE, ACTION, REWARD))
+    dedicated, colocated = (training_bytes(state, action, reward, steps=32, model=MODEL, instances=10,
+                                           is_colocated=is_colocated) for is_colocated in (False, True))
+    assert gain(TRAINING, dedicated_s=63.0, colocated_s=63.0 * colocated / dedicated) == pytest.approx(
+        expected, abs=0.15)
