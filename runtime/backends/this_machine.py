@@ -107,8 +107,9 @@ class ThisMachine:
         meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events)
         return Supplies(
             actors.cache, actors.fleet, meter, NotKept(), actor_event=actors.event,
-            facts={**actors.facts, "bill": f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list "
-                                           f"prices, {self.prices.region}, {self.prices.as_of}"},
+            facts={**actors.facts, "bill": (
+                f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list prices, "
+                f"{self.prices.region}, {self.prices.as_of}")},
             learner_fleet=actors.fleet, learner_store=actors.event["store"], instances=actors.fleet)
 
 

@@ -12,9 +12,7 @@ from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
 
 if TYPE_CHECKING:
-    from runtime.config.resolved import FittedExperiment
     from runtime.config.schema import Experiment
-    from runtime.gmi.search import Profiler
 
 _STEPS = 1_000_000
 _OF_PREDICTIONS = ("steps", "seeds", "seconds", "picture", "choose")
@@ -118,10 +116,12 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _measure(options: argparse.Namespace) -> int:
     """Searches for the fastest layout on this machine; keeps it for later runs."""
-    from runtime.gmi.kept_results import keep, key_of
+    from runtime.gmi.kept_results import keep
     from runtime.gmi.search import search_layout
+    from runtime.gmi.settling import key_here
     from runtime.planning.drawing import folded
     from runtime.planning.layouts import changes_of, layout_lines
+    from runtime.planning.profiling import make_profiler
     from runtime.records.downloaded import load_trusted_experiment
     from runtime.training.preflight import preflight
 
@@ -132,7 +132,7 @@ def _measure(options: argparse.Namespace) -> int:
     _, experiment = preflight(base.resolved())
     actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
-    found = search_layout(make_profiler(experiment), actors=actors, fragment_steps=steps, instances_max=cores)
+    found = search_layout(make_profiler(base, say), actors=actors, fragment_steps=steps, instances_max=cores)
     for line in layout_lines(found, round_samples=actors * steps):
         say(line)
     if found.layout is None:
@@ -140,21 +140,12 @@ def _measure(options: argparse.Namespace) -> int:
     changes = changes_of(found.layout)
     for change in changes:
         say(f"  --set '{change}'")
-    if problem := keep(key_of(experiment, cores=cores), found.layout):
+    if problem := keep(key_here(experiment), found.layout):
         say(folded(problem))
     if options.write is not None:
         _write(options, base, changes)
         say(f"written      {options.write}")
     return 0
-
-
-def make_profiler(experiment: FittedExperiment) -> Profiler:
-    """Returns what measures layouts of an experiment on this machine.
-
-    Raises:
-        RunError: Nothing does yet.
-    """
-    raise RunError("--measure: no instances of learner.kind = gmi can be started here yet")
 
 
 def _check_places(options: argparse.Namespace) -> None:

@@ -151,7 +151,7 @@ def resolve(
     if has_instances:
         gmi: Any = learner.chosen
         instances = _or(gmi.instances, min(cores, most_actors))
-        changes = {"gmi": gmi.model_copy(update={
+        changes = {"gmi": _as(type(gmi), gmi, {
             "instances": instances,
             "environments": _or(gmi.environments, min(16, math.ceil(most_actors / instances)))})}
     place = learner.stellaris.place

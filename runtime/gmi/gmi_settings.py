@@ -37,8 +37,8 @@ class GmiSettings(UpdaterSettings):
         "there is a GPU, else cores")
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
         "auto", description="how gradients are summed; mpr = through the host's memory; mrr = in rings over GPUs; "
-        "har = in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; auto = "
-        "what is measured to be the quickest when the run begins, and stays")
+        "har = in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; "
+        "auto = what is measured to be the quickest when the run begins, and stays")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields what instances cannot have."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -86,7 +88,7 @@ class Trainer:
             self._learner = None
             self._leave()
             raise
-        return {"reduction": group.reduction, "train_s": time.monotonic() - started_s,
+        return {"reduction": group.reduction, "memory_mib": _memory_mib(), "train_s": time.monotonic() - started_s,
                 "reduce_s": group.reduce_s - before_s[0], "reduce_wait_s": group.waited_s - before_s[1]}
 
     def _at(self, version: int) -> ActorCritic[Any]:
@@ -135,6 +137,12 @@ def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
         device: ``cpu`` or ``cuda``.
     """
     return json.dumps({"spec": spec, "device": device}).encode()
+
+
+def _memory_mib() -> float:
+    """The most memory that this process has had."""
+    # Linux counts KiB, macOS bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _without_samples(update: Update) -> Update:

@@ -218,13 +218,15 @@ class InstancesUpdater(RemoteUpdater):
         if pending.problem:
             # The version is there, but not all of the group.
             self._met = []
-        if answers:
+        if answers and self._reduction != answers[0]["reduction"]:
             self._reduction = answers[0]["reduction"]
+            self._remote.events.append("reduction_chosen", reduction=self._reduction)
         shares = {name: float(np.mean([one[name] for one in answers])) if answers else 0.0
                   for name in ("reduce_s", "reduce_wait_s")}
         self.ended.append(replace(
             result.update, staleness=self.policy_version - 1 - pending.batch.policy_versions,
-            aggregation=Together(len(pending.instances), **shares)))
+            aggregation=Together(len(pending.instances), **shares, instance_memory_mib=max(
+                (one["memory_mib"] for one in answers), default=0.0))))
         self._delete(self._names - {learner_name(self._token)})
         self._names.add(result_name(self._token, self.policy_version))
         self._instances.forget()

@@ -129,11 +129,13 @@ class Together:
         instances: Those that took part.
         reduce_s: Seconds in which an instance summed gradients with the others, mean over the instances.
         reduce_wait_s: Of them, those in which it waited for others.
+        instance_memory_mib: The most memory that an instance has had, MiB.
     """
 
     instances: int
     reduce_s: float
     reduce_wait_s: float
+    instance_memory_mib: float
 
 
 @dataclass(frozen=True)

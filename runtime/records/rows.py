@@ -121,10 +121,12 @@ class RoundRow:
         "their mean staleness at which waiting gradients are applied; null if there was no bound")] = None
     truncated_fraction: Annotated[float | None, _learner("share of the samples whose importance ratio was cut")] = None
     instances: Annotated[int | None, _learner(
-        "learner.kind = gmi: instances that made the update; null with any other, as the next two")] = None
+        "learner.kind = gmi: instances that made the update; null with any other, as the next three")] = None
     reduce_s: Annotated[float | None, _time(
         "in which an instance summed gradients with the others, mean over the instances")] = None
     reduce_wait_s: Annotated[float | None, _time("of them, those in which it waited for others")] = None
+    instance_memory_mib: Annotated[float | None, _learner(
+        "the most memory that an instance has had", unit="MiB")] = None
     collect_s: Annotated[float, _time(
         "until all actors were back, detection included; in an asynchronous round, how long the learner had nothing "
         "to do")]

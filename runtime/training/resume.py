@@ -21,17 +21,25 @@ if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
 
 
-def check_same_experiment(experiment: Experiment, directory: RunDirectory) -> None:
-    """Checks that the run in the directory is of this experiment.
+def stored_experiment(directory: RunDirectory) -> Experiment:
+    """Returns the experiment of the run in the directory.
 
     Raises:
-        RunDirectoryError: It is of another one, or cannot be read.
+        RunDirectoryError: It cannot be read.
     """
     try:
-        stored = load_experiment(directory.config_path, is_of_run=True)
+        return load_experiment(directory.config_path, is_of_run=True)
     except ExperimentError as error:
         raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
                                 "continue it") from None
+
+
+def check_same_experiment(experiment: Experiment, stored: Experiment, directory: RunDirectory) -> None:
+    """Checks that the run in the directory, of the ``stored`` experiment, is of this one.
+
+    Raises:
+        RunDirectoryError: It is of another one.
+    """
     changed = changes(unchangeable(experiment), unchangeable(stored.resolved()), "in the run")
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "

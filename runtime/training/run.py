@@ -20,6 +20,7 @@ from runtime.config.schema import LearnerSection
 from runtime.cost.prices import prices_to_json
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
+from runtime.gmi.settling import settled
 from runtime.ports.learning import Updater
 from runtime.ports.money import WorkTimes
 from runtime.ports.run import Backend, Callback, Display, EventSink, Observer, PolicyEvaluator, RunContext, tell_round
@@ -41,6 +42,7 @@ from runtime.training.resume import (
     continue_rounds,
     count_what_was_spent,
     finished_summary,
+    stored_experiment,
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
@@ -102,8 +104,10 @@ def train(
         backend.fetch(directory)
         if directory.holds_run and not resume:
             raise RunDirectoryError(f"--out {out}: holds a run already; continue it with --resume, or name another")
-        if directory.holds_run:
-            check_same_experiment(fitted, directory)
+        stored = stored_experiment(directory) if directory.holds_run else None
+        fitted, layout = settled(fitted, stored) if fitted.learner.chosen.has_actors else (fitted, "")
+        if stored is not None:
+            check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory) if resume else None
         if wandb is not None:
             stack.callback(wandb.close)
@@ -116,7 +120,8 @@ def train(
             events = EventLog(directory.events_path, _now)
             run = _Run(RunContext(
                 experiment=fitted, spaces=environment.spaces, run_id=uuid.uuid4().hex, directory=directory,
-                events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb, told)
+                events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb, told,
+                {"layout": layout} if layout else {})
             run.open()
             events.listen(display.event)
             run.begin(environment, is_resumption=resume)
@@ -139,7 +144,9 @@ class _Run:
         display: Display,
         wandb: WandbLog | None,
         callbacks: Callbacks,
+        facts: Mapping[str, str],
     ) -> None:
+        self._facts = facts
         self._context, self._directory, self._backend, self._signals = context, directory, backend, signals
         self._display, self._wandb, self._callbacks = display, wandb, callbacks
         self._experiment, self._events = context.experiment, context.events
@@ -222,7 +229,7 @@ class _Run:
         self._observers = [tensorboard, *shown, _Report(directory.path, self._events), self._keeping, self._display]
         remove(directory.summary_path)
         remove(directory.report_path)
-        facts = {**self._supplies.facts,
+        facts = {**self._supplies.facts, **self._facts,
                  **_episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
         warnings = _warnings(experiment.environment, tried)

@@ -174,7 +174,8 @@ def test_a_key_of_earlier_versions_goes_on_with_the_value_that_counts_now_and_is
 ) -> None:
     section, _, name = key.partition(".")
     value, told = REMOVED[key]
-    path = files(tmp_path, old=f"{BASE}{section}: {{{name}: {json.dumps(value)}}}\n", other=f"{BASE}{section}: {{{name}: 7}}\n",
+    path = files(tmp_path, old=f"{BASE}{section}: {{{name}: {json.dumps(value)}}}\n",
+                 other=f"{BASE}{section}: {{{name}: 7}}\n",
                  plain=BASE)
     assert load_experiment(path).resolved().identity == load_experiment(tmp_path / "plain.yaml").resolved().identity
     assert f"{key} is not a known key any more; {told}; leave it out" in refusal(tmp_path / "other.yaml")

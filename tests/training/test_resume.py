@@ -29,6 +29,7 @@ from runtime.training.resume import (
     continue_rounds,
     count_what_was_spent,
     finished_summary,
+    stored_experiment,
 )
 from runtime.training.summary import summarise
 from tests.helpers import cost_model
@@ -73,7 +74,8 @@ def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -
     with closing(RunDirectory(tmp_path / "run")) as directory:
         directory.config_path.write_text(experiment_from_tree(before, source="x").resolved().to_yaml())
         try:
-            check_same_experiment(experiment_from_tree(now, source="x").resolved(), directory)
+            check_same_experiment(
+                experiment_from_tree(now, source="x").resolved(), stored_experiment(directory), directory)
         except RunDirectoryError as refusal:
             return str(refusal)
     return ""

@@ -1,0 +1,44 @@
+"""Settles what an experiment leaves open about its layout: as the run that it continues, or as a search has found."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+from runtime.config.schema import Experiment
+from runtime.gmi.kept_results import Key, kept_layout, key_of
+
+Fitted = TypeVar("Fitted", bound=Any)
+
+
+def settled(experiment: Fitted, before: Experiment | None) -> tuple[Fitted, str]:
+    """Returns an experiment with instances whose layout is certain.
+
+    Args:
+        experiment: Fitted to its environment.
+        before: As the run that it continues was written down; None if it begins.
+
+    Returns:
+        The experiment, and what people should know of a layout that was found before; empty if there is nothing.
+    """
+    gmi = experiment.learner.gmi
+    open_keys = {"instances", "environments"} - gmi.model_fields_set
+    if gmi.reduction == "auto":
+        open_keys.add("reduction")
+    found: Any = None
+    told = ""
+    if before is not None:
+        found = before.learner.chosen if before.learner.kind == experiment.learner.kind else None
+    elif "instances" in open_keys:
+        found, told = kept_layout(key_here(experiment))
+        told = told or ("as `plan --measure` has found for this machine and workload" if found else "")
+    if found is None:
+        return experiment, told
+    changed = gmi.model_copy(update={key: getattr(found, key) for key in open_keys})
+    return experiment.model_copy(update={"learner": experiment.learner.model_copy(update={"gmi": changed})}), told
+
+
+def key_here(experiment: Any) -> Key:
+    """Returns what a layout is kept for on this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return key_of(experiment, cores=cores)

@@ -1,0 +1,78 @@
+"""Measures layouts of instances by running rounds of an experiment on this machine."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from runtime.backends.this_machine import ThisMachine
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
+from runtime.errors import RunError
+from runtime.gmi.search import Profile, Profiler
+from runtime.ports.run import Display
+from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
+from runtime.training.run import train
+
+ROUNDS = 4
+"""Rounds of a measurement; the first one, in which everything is loaded, does not count."""
+_MIB = 2**20
+
+
+class _Silent(Display):
+    """Shows nothing, and remembers which reduction was chosen."""
+
+    reduction = ""
+
+    def event(self, kind: str, fields: Any) -> None:
+        if kind == "reduction_chosen":
+            self.reduction = fields["reduction"]
+
+
+def make_profiler(base: Experiment, tell: Callable[[str], None]) -> Profiler:
+    """Returns what measures layouts of an experiment.
+
+    Args:
+        base: The experiment, with instances.
+        tell: Shows what is being measured.
+    """
+    tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
+
+    def profile(instances: int, environments: int) -> Profile | None:
+        tell(f"  {instances} instances, {environments} environments each")
+        experiment = experiment_from_tree(
+            {"learner": {"gmi": {"instances": instances, "environments": environments}},
+             "stop": {"max_rounds": ROUNDS, "max_steps": None, "target_return": None}, "callbacks": [],
+             "evaluation": {"every_rounds": 0}}, base=tree, source="--measure").resolved()
+        with tempfile.TemporaryDirectory() as folder:
+            display = _Silent()
+            result = train(experiment, Path(folder) / "run", backend=ThisMachine(experiment), resume=False,
+                           display=display, name="measurement")
+            if result.exit_code >= 128:
+                raise KeyboardInterrupt
+            if isinstance(result.error, RunError):
+                tell(f"  does not run: {result.error}")
+                return None
+            directory = RunDirectory(Path(folder) / "run")
+            rows = directory.read_rounds()[1:]
+            directory.close()
+        return _profile(rows, display.reduction or experiment.learner.chosen.reduction, instances=instances)
+
+    return profile
+
+
+def _profile(rows: list[RoundRow], reduction: str, *, instances: int) -> Profile:
+    def middle(value: Callable[[RoundRow], float | None]) -> float:
+        return median(value(row) or 0.0 for row in rows)
+
+    round_s = middle(lambda row: row.collect_s + row.learn_s)
+    reduce_s = middle(lambda row: row.reduce_s)
+    share = math.ceil(rows[0].actor_count / instances) * rows[0].env_steps / rows[0].actor_count
+    return Profile(
+        samples_per_s=share / max(round_s - reduce_s, 1e-9), reduction=reduction, reduction_s=reduce_s, round_s=round_s,
+        memory_bytes=round(middle(lambda row: row.instance_memory_mib) * _MIB))
