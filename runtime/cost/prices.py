@@ -79,9 +79,12 @@ PRICES = PriceTable(
     },
     request_usd=0.20e-6,
     instance_hour_usd={
-        "g4dn.xlarge": 0.526, "g4dn.12xlarge": 3.912,
-        "g5.xlarge": 1.006, "g5.12xlarge": 5.672, "g5.24xlarge": 8.144, "g5.48xlarge": 16.288,
-        "g6.xlarge": 0.8048, "g6.12xlarge": 4.6016, "g6.24xlarge": 6.6752, "g6.48xlarge": 13.3504,
+        "g4dn.xlarge": 0.526, "g4dn.2xlarge": 0.752, "g4dn.4xlarge": 1.204, "g4dn.8xlarge": 2.176,
+        "g4dn.12xlarge": 3.912, "g4dn.16xlarge": 4.352,
+        "g5.xlarge": 1.006, "g5.2xlarge": 1.212, "g5.4xlarge": 1.624, "g5.8xlarge": 2.448, "g5.12xlarge": 5.672,
+        "g5.16xlarge": 4.096, "g5.24xlarge": 8.144, "g5.48xlarge": 16.288,
+        "g6.xlarge": 0.8048, "g6.2xlarge": 0.9776, "g6.4xlarge": 1.3232, "g6.8xlarge": 2.0144, "g6.12xlarge": 4.6016,
+        "g6.16xlarge": 3.3968, "g6.24xlarge": 6.6752, "g6.48xlarge": 13.3504,
         "p4d.24xlarge": 21.957642,
         "c7i.large": 0.08925, "c7i.xlarge": 0.1785, "c7i.2xlarge": 0.357, "c7i.4xlarge": 0.714,
         "c7i.8xlarge": 1.428, "c7i.12xlarge": 2.142, "c7i.16xlarge": 2.856, "c7i.24xlarge": 4.284,
@@ -113,8 +116,8 @@ PRICES = PriceTable(
 """us-east-1; instances with Linux, on demand. p3 is retired and kept for the paper's settings; the cache node is a
 cache.t4g.small at the price of Redis, above Valkey's.
 
-c7a, p4d, and whatever of c7g, c7i, c8g, g4dn, g5, g6, m7g and m7i has 32 vCPUs and more, was not asked of AWS on that
-day. It is what the Price List API said on 2026-01-19, as the Karpenter project keeps it
+c7a, p4d, all but the smallest of g4dn, g5 and g6, and whatever of c7g, c7i, c8g, m7g and m7i has 32 vCPUs and more, was
+not asked of AWS on that day. It is what the Price List API said on 2026-01-19, as the Karpenter project keeps it
 (github.com/aws/karpenter-provider-aws, pkg/providers/pricing/zz_generated.pricing_aws.go). p4d has been cheaper by a
 third since June 2025; price lists of 2026-07-28 and 2026-09-25 still have the same price.
 
