@@ -36,7 +36,8 @@ HYPERTHREAD_SPEED = 0.62
 """Of a vCPU whose others are busy too, where two share a core (`shares_cores`). **Modelled.**"""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
-    "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), "g4dn.xlarge")
+    "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), *(
+        f"{family}.{size}xlarge" for family in ("g4dn", "g6") for size in ("", 2, 4, 8, 12, 16)))
 MEMORIES_MIB = (512, 884, 1769)
 """A function's: a quarter of a vCPU and a bit, a half, and one."""
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

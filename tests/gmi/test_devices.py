@@ -271,7 +271,7 @@ def test_an_mps_client_sees_one_gpu_and_has_its_fair_share_of_it() -> None:
     assert [place.cores for place in six] == [(0,), (1,), (2, 3), (4,), (5,), (6, 7)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 40, 192])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 24, 192])
 def test_no_gpu_is_promised_more_than_it_has_and_none_is_left_idle(count: int) -> None:
     made = places(machine(nvidia_smi.A10G_4), "mps", count)
     assert len(made) == count and len({place.device for place in made}) == min(count, 4)
