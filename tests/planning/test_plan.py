@@ -93,6 +93,14 @@ def test_a_large_type_of_the_file_is_predicted_at_its_price(environment, name):
     assert found.usd > 0.5 * PRICES.instance_hour_usd[name] * found.seconds / 3600
 
 
+def test_everything_on_one_instance_is_tried_with_gpu_types_of_more_than_four_vcpus(environment):
+    """Else games, which need a GPU, seem to need Lambda for their actors."""
+    alone = {one.way.changes["learner.instance_types"][0]: one.way.changes["scaler.actors_fixed"]
+             for one in predicted(environment)[2:] if one.way.kind == KINDS[0]}
+    assert {"g4dn.8xlarge", "g6.4xlarge", "g6.16xlarge"} <= alone.keys()
+    assert alone["g6.8xlarge"] == 32
+
+
 def test_vcpus_that_are_cores_are_worth_more_when_all_are_busy(environment):
     """A c7a's are cores; two of a c7i share one."""
     def actors_s(name: str) -> float:
