@@ -315,7 +315,8 @@ def _spread_slices(gpus: Sequence[Gpu], instances: int) -> list[tuple[int, str]]
 def _share(gpu: Gpu, clients: int, variables: Mapping[str, str]) -> dict[str, str]:
     """Variables of one of a GPU's MPS clients: a fair share of its threads and of its memory.
 
-    NVIDIA's MPS guide, "Environment Variables". A program sees one device, whose number is 0.
+    NVIDIA's MPS guide, "Environment Variables". A program sees one device, whose number is 0. That the limit of memory
+    counts devices as the program sees them is how people use it; the guide does not say so.
     """
     memory = {} if gpu.memory_mib is None else {
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={gpu.memory_mib // clients}M"}
