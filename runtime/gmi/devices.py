@@ -1,9 +1,9 @@
 """What this machine has, and what each instance gets of it: cores, a share of a GPU, or a slice of one.
 
-Paper: GMI-DRL §4: by generation of the GPU and by role, MPS for training and MIG for serving; §6.2 compares them with
-sharing without either (``none``).
-Departure: §4 makes MIG slices as it needs them. Here slices are used and never made, since making them takes root's
-rights and a GPU that nobody uses.
+Paper: GMI-DRL §3 chooses by generation of the GPU and by role, MPS for training and MIG for serving; §6.2 compares them
+with sharing without either (``none``). It does not say how slices come to be: here they are used and never made, since
+that takes root's rights and a GPU that nobody uses.
+Departure: on a GPU that is sliced already, training uses the slices: such a GPU can be nothing else.
 """
 
 from __future__ import annotations
