@@ -116,10 +116,11 @@ def check(name: str, found: dict[str, Any], rounds: int = 5) -> dict[str, Any]:
 def predictions(
     name: str, sample: Sample, environment: TriedEnvironment, *, batch: int, steps: int
 ) -> list[Prediction]:
-    """Predicts all ways, but for the file's own."""
+    """Predicts all ways, but for the file's own, with and without its cache."""
     experiment = loaded(name, [f"scaler.actors_fixed={batch // 32}", "actor.fragment_steps=32",
                                f"algorithm.ppo.minibatch_steps={batch // MINIBATCHES}"])
-    return predict_all(experiment, sample, environment, PRICES, steps=steps)[1:]
+    found = predict_all(experiment, sample, environment, PRICES, steps=steps)
+    return [one for one in found if "learner.instance_types" in one.way.changes]
 
 
 def is_allowed(one: Prediction, vcpus_max: int, is_x86: bool) -> bool:

@@ -10,9 +10,18 @@ CPU_TYPES = ("c7i.large", "m7i.large")
 """Learners of policies without convolutions: a small CPU trains those faster than a GPU."""
 GPU_TYPES = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 """Learners of policies with convolutions."""
-_FAMILY = re.compile(r"(?P<series>[a-z]+)\d+(?P<options>[a-z-]*)")
+_FAMILY = re.compile(r"(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z-]*)")
 _SIZE = re.compile(r"(?P<times>\d+)?(?P<is_x>x)large|large")
 _GPU_SERIES = ("g", "gr", "p")
+_SEVERAL_GPUS = {
+    2: {"g5g.16xlarge", "g5g.metal", "g7.12xlarge", "g7e.12xlarge"},
+    4: {"g4dn.12xlarge", "g5.12xlarge", "g5.24xlarge", "g6.12xlarge", "g6.24xlarge", "g6e.12xlarge", "g6e.24xlarge",
+        "g7.24xlarge", "g7e.24xlarge", "p3.8xlarge"},
+    8: {"g4dn.metal", "g5.48xlarge", "g6.48xlarge", "g6e.48xlarge", "g7.48xlarge", "g7e.48xlarge", "p3.16xlarge",
+        "p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge",
+        "p6-b200.48xlarge", "p6-b300.48xlarge"},
+}
+"""No name tells them: a g5.12xlarge has four, a g5.16xlarge one."""
 _IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"
 
 
@@ -33,6 +42,11 @@ def has_gpu(instance_type: str) -> bool:
     return series(instance_type) in _GPU_SERIES
 
 
+def gpus(instance_type: str) -> int:
+    """How many GPUs of NVIDIA's it has; 1 of a type with GPUs that is newer than this list."""
+    return next((n for n, names in _SEVERAL_GPUS.items() if instance_type in names), int(has_gpu(instance_type)))
+
+
 def is_burstable(instance_type: str) -> bool:
     """Whether it earns and spends CPU credits: beyond these it is slow, or costs more than its price."""
     return series(instance_type) == "t"
@@ -44,6 +58,13 @@ def vcpus(instance_type: str) -> int:
     if size is None:
         return 1
     return 4 * int(size["times"] or 1) if size["is_x"] else 2
+
+
+def shares_cores(instance_type: str) -> bool:
+    """Whether two of its virtual CPUs are one core: not of Graviton, of AMD's since c7a, and of t2."""
+    family = _FAMILY.match(instance_type.partition(".")[0])
+    is_new_amd = family and "a" in family["options"] and int(family["generation"]) >= 7
+    return not (processor(instance_type) == "arm64" or is_new_amd or instance_type.startswith("t2."))
 
 
 def machine_image(instance_types: Sequence[str]) -> str:

@@ -79,15 +79,27 @@ PRICES = PriceTable(
     },
     request_usd=0.20e-6,
     instance_hour_usd={
-        "g4dn.xlarge": 0.526, "g5.xlarge": 1.006, "g6.xlarge": 0.8048,
+        "g4dn.xlarge": 0.526, "g4dn.2xlarge": 0.752, "g4dn.4xlarge": 1.204, "g4dn.8xlarge": 2.176,
+        "g4dn.12xlarge": 3.912, "g4dn.16xlarge": 4.352,
+        "g5.xlarge": 1.006, "g5.2xlarge": 1.212, "g5.4xlarge": 1.624, "g5.8xlarge": 2.448, "g5.12xlarge": 5.672,
+        "g5.16xlarge": 4.096, "g5.24xlarge": 8.144, "g5.48xlarge": 16.288,
+        "g6.xlarge": 0.8048, "g6.2xlarge": 0.9776, "g6.4xlarge": 1.3232, "g6.8xlarge": 2.0144, "g6.12xlarge": 4.6016,
+        "g6.16xlarge": 3.3968, "g6.24xlarge": 6.6752, "g6.48xlarge": 13.3504,
+        "p4d.24xlarge": 21.957642,
         "c7i.large": 0.08925, "c7i.xlarge": 0.1785, "c7i.2xlarge": 0.357, "c7i.4xlarge": 0.714,
         "c7i.8xlarge": 1.428, "c7i.12xlarge": 2.142, "c7i.16xlarge": 2.856, "c7i.24xlarge": 4.284,
         "c7i.48xlarge": 8.568,
+        "c7a.large": 0.10264, "c7a.xlarge": 0.20528, "c7a.2xlarge": 0.41056, "c7a.4xlarge": 0.82112,
+        "c7a.8xlarge": 1.64224, "c7a.12xlarge": 2.46336, "c7a.16xlarge": 3.28448, "c7a.24xlarge": 4.92672,
+        "c7a.32xlarge": 6.56896, "c7a.48xlarge": 9.85344,
         "c7g.large": 0.0725, "c7g.xlarge": 0.145, "c7g.2xlarge": 0.29, "c7g.4xlarge": 0.58,
+        "c7g.8xlarge": 1.16, "c7g.12xlarge": 1.74, "c7g.16xlarge": 2.32,
         "c8g.large": 0.07976, "c8g.xlarge": 0.15952, "c8g.2xlarge": 0.31904, "c8g.4xlarge": 0.63808,
         "c8g.8xlarge": 1.27616, "c8g.12xlarge": 1.91424, "c8g.16xlarge": 2.55232, "c8g.24xlarge": 3.82848,
         "c8g.48xlarge": 7.65696,
-        "m7i.large": 0.1008, "m7i.xlarge": 0.2016, "m7g.large": 0.0816, "m7g.xlarge": 0.1632,
+        "m7i.large": 0.1008, "m7i.xlarge": 0.2016, "m7i.8xlarge": 1.6128, "m7i.16xlarge": 3.2256,
+        "m7i.24xlarge": 4.8384, "m7i.48xlarge": 9.6768, "m7g.large": 0.0816, "m7g.xlarge": 0.1632,
+        "m7g.8xlarge": 1.3056, "m7g.16xlarge": 2.6112,
         "t3.micro": 0.0104, "t3.small": 0.0208, "t4g.micro": 0.0084, "t4g.small": 0.0168,
         "c7i-flex.large": 0.08479, "m7i-flex.large": 0.09576,
         "c5.4xlarge": 0.68, "c5.9xlarge": 1.53, "c5.24xlarge": 4.08,
@@ -101,8 +113,13 @@ PRICES = PriceTable(
     public_ipv4_hour_usd=0.005,
     put_usd=0.005e-3,
 )
-"""us-east-1. c7i and c8g from 8xlarge on are in proportion to their size. p3 is retired and kept for the paper's
-settings; the cache node is a cache.t4g.small at the price of Redis, above Valkey's.
+"""us-east-1; instances with Linux, on demand. p3 is retired and kept for the paper's settings; the cache node is a
+cache.t4g.small at the price of Redis, above Valkey's.
+
+c7a, p4d, all but the smallest of g4dn, g5 and g6, and whatever of c7g, c7i, c8g, m7g and m7i has 32 vCPUs and more, was
+not asked of AWS on that day. It is what the Price List API said on 2026-01-19, as the Karpenter project keeps it
+(github.com/aws/karpenter-provider-aws, pkg/providers/pricing/zz_generated.pricing_aws.go). p4d has been cheaper by a
+third since June 2025; price lists of 2026-07-28 and 2026-09-25 still have the same price.
 
 AWS' Free plan starts t3 and t4g (2 vCPUs; micro 1 GiB, small 2 GiB; here without CPU credits beyond those that they
 earn), c7i-flex.large (2 vCPUs, 4 GiB) and m7i-flex.large (2 vCPUs, 8 GiB); flex is 5 % below c7i and m7i.

@@ -61,13 +61,14 @@ MEASURED: Final = "measured on this machine"
 LAMBDA_SPEED: Final = 0.68
 """Of one vCPU of AWS Lambda, x86_64 or arm64. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
 comparisons of both processors differ by between -16 and +19 %, so they count alike."""
-INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7g": 0.85, "m7g": 0.85, "c8g": 1.1, "c5": 0.76, "g4dn": 0.76,
-                          "g5": 0.76, "g6": 0.87, "p3": 0.65}
+INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7a": 0.81, "c7g": 0.85, "m7g": 0.85, "c8g": 1.1, "c5": 0.76,
+                          "g4dn": 0.76, "g5": 0.76, "g6": 0.87, "p3": 0.65, "p4d": 0.76}
 """Of one vCPU, by family; others count as 1. The machine of the table counts as a c7i. The rest follows from what AWS
-says of its generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3. **Modelled.**"""
-GPU_SPEEDS: Final = {"g4dn": 30.0, "g5": 117.0, "g6": 114.0, "p3": 59.0}
-"""Of convolutions on one GPU, by family: 30 % of its published float32 TFLOPS (8.1, 31.2, 30.3, 15.7), over 80 GFLOPS
-of a core. **Modelled.**"""
+says of its generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3, and c7a 50 % above c6a:
+above 0.62 of a c6i, since a c6a's vCPUs share cores and a c7a's do not. **Modelled.**"""
+GPU_SPEEDS: Final = {"g4dn": 30.0, "g5": 117.0, "g6": 114.0, "p3": 59.0, "p4d": 73.0}
+"""Of convolutions on one GPU, by family: 30 % of its published float32 TFLOPS (8.1, 31.2, 30.3, 15.7, 19.5), over
+80 GFLOPS of a core. **Modelled.**"""
 
 
 def lambda_speed(memory_mib: int) -> float:

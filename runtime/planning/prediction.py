@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lambda_actor.trial import TriedEnvironment
-from runtime.config.instances import has_gpu, processor, vcpus
+from runtime.config.instances import has_gpu, shares_cores, vcpus
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.config.schema import Experiment
@@ -33,10 +33,11 @@ INVOKE_S = 0.02
 FAN_OUT_S = 0.0015
 """CPU seconds that fleet and cache take for each actor, beside what is sampled; of benchmarks/plan_check.py."""
 HYPERTHREAD_SPEED = 0.62
-"""Of a vCPU of an x86 instance whose others are busy too: two share a core. Graviton's do not. **Modelled.**"""
+"""Of a vCPU whose others are busy too, where two share a core (`shares_cores`). **Modelled.**"""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
-    "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), "g4dn.xlarge")
+    "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), *(
+        f"{family}.{size}xlarge" for family in ("g4dn", "g6") for size in ("", 2, 4, 8, 12, 16)))
 MEMORIES_MIB = (512, 884, 1769)
 """A function's: a quarter of a vCPU and a bit, a half, and one."""
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -284,7 +285,7 @@ def predict(
     has_instance = experiment.learner.has_instance
     begins = start(hourly, cache_kind=cache_kind, is_warm=provisioned > 0, has_gpu=has_gpu(instance_type),
                    has_function=not is_local) if has_instance else start_of_legs(hourly)
-    is_shared = processor(instance_type) == "x86_64" and vcpus(instance_type) > 1
+    is_shared = shares_cores(instance_type) and vcpus(instance_type) > 1
     rounds = rounds_of(experiment, sample, environment, steps=steps, instance_type=instance_type,
                        parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None)
     cold_s = 0.0

@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import IO
 
 _STOP_TIMEOUT_S = 5.0
-# Kills the program when standard input ends, whose other end only this process holds: it ends when this process dies,
+# Ends the program when standard input ends, whose other end only this process holds: it ends when this process dies,
 # however it dies. The shell itself ends when the program does.
 _GUARDIAN = """
 exec 3<&0
 cd "$GUARDED_DIRECTORY"
 "$@" 3<&- & program=$!
 echo $program >pid
-{ cat <&3 >/dev/null; touch ending; [ -e ended ] || kill -9 $program; rm -rf "$GUARDED_DIRECTORY"; } 2>/dev/null &
+{
+cat <&3 >/dev/null; touch ending
+[ -e ended ] || eval "$GUARDED_FAREWELL" || kill -9 $program
+rm -rf "$GUARDED_DIRECTORY"
+} 2>/dev/null &
 wait $program
 [ -e ending ] || [ ! -d "$GUARDED_DIRECTORY" ] || touch ended
 """
@@ -28,13 +32,15 @@ wait $program
 class GuardedProgram:
     """Runs under a guardian; the program and its directory are gone after `end`, or when this process has ended."""
 
-    def __init__(self, command: Sequence[str], directory: Path, log: IO[bytes]) -> None:
+    def __init__(self, command: Sequence[str], directory: Path, log: IO[bytes], *, farewell: str = "false") -> None:
         """Starts it.
 
         Args:
             command: The program and its arguments.
             directory: Its working directory, which becomes the guardian's to remove.
             log: Takes what it prints.
+            farewell: Shell command by which the program ends in order, run in its directory; where it fails, the
+                program is killed.
 
         Raises:
             OSError: The guardian cannot be started.
@@ -42,7 +48,8 @@ class GuardedProgram:
         self._directory = directory
         self._guardian = subprocess.Popen(
             ["/bin/sh", "-c", _GUARDIAN, "sh", *command], stdin=subprocess.PIPE, stdout=log, stderr=log,
-            start_new_session=True, env={**os.environ, "GUARDED_DIRECTORY": str(directory)})
+            start_new_session=True,
+            env={**os.environ, "GUARDED_DIRECTORY": str(directory), "GUARDED_FAREWELL": farewell})
 
     @property
     def is_alive(self) -> bool:

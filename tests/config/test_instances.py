@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import moto
 import pytest
 
-from runtime.config.instances import has_gpu, machine_image, processor, vcpus
+from runtime.config.instances import gpus, has_gpu, machine_image, processor, shares_cores, vcpus
+from runtime.cost.prices import PRICES
+from runtime.cost.rates import GPU_SPEEDS, INSTANCE_SPEEDS
 
 
 @pytest.mark.parametrize(("kind", "types"), [
@@ -25,6 +34,54 @@ def test_virtual_cpus_are_told_by_the_size_and_never_too_many() -> None:
 def test_types_with_gpus_are_told_by_their_series() -> None:
     assert [has_gpu(name) for name in ("g4dn.xlarge", "g6.xlarge", "gr6.4xlarge", "p5.48xlarge")] == [True] * 4
     assert not any(has_gpu(name) for name in ("c7g.4xlarge", "m7gd.large", "c7i.4xlarge", "a1.large", "i4g.large"))
+
+
+@pytest.fixture(scope="module")
+def facts() -> Mapping[str, Mapping[str, Any]]:
+    """What EC2 answers to DescribeInstanceTypes, as moto has recorded it, by type; p3 is no longer there."""
+    path = Path(moto.__file__).parent / "ec2" / "resources" / "instance_types.json.gz"
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def test_all_of_ec2s_types_have_as_many_gpus_as_ec2_says(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    def counted(fact: Mapping[str, Any]) -> int:
+        return sum(one["LogicalGpuCount"] for one in fact.get("GpuInfo", {}).get("Gpus", [])
+                   if one["Manufacturer"] == "NVIDIA")
+
+    assert {name: gpus(name) for name in facts} == {name: counted(fact) for name, fact in facts.items()}
+    assert (gpus("p3.8xlarge"), gpus("p3.2xlarge"), gpus("g99.huge"), gpus("c99.huge")) == (4, 1, 1, 0)
+
+
+def test_what_has_a_price_is_as_ec2_says(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    priced = [name for name in PRICES.instance_hour_usd if not name.startswith("p3.")]
+    assert set(priced) <= facts.keys()
+    for name in priced:
+        cpus = facts[name]["VCpuInfo"]
+        assert vcpus(name) == cpus["DefaultVCpus"] or name.endswith((".micro", ".small")), name
+        assert [processor(name)] == facts[name]["ProcessorInfo"]["SupportedArchitectures"], name
+        assert shares_cores(name) == (cpus["DefaultThreadsPerCore"] == 2), name
+
+
+def test_virtual_cpus_that_share_a_core_are_told_by_the_family(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, fact in facts.items():
+        if name[0] in "cmr" and name[1:2].isdigit() and int(name[1]) >= 4:
+            assert shares_cores(name) == (fact["VCpuInfo"]["DefaultThreadsPerCore"] == 2), name
+
+
+def test_a_vcpu_costs_the_same_in_all_sizes_of_a_family_without_gpus() -> None:
+    """As AWS sells them; a price that was copied wrongly stands out."""
+    by_family: dict[str, set[float]] = {}
+    for name, usd in PRICES.instance_hour_usd.items():
+        if not has_gpu(name) and not name.startswith("t"):
+            by_family.setdefault(name.partition(".")[0], set()).add(round(usd / vcpus(name), 6))
+    assert {family: len(prices) for family, prices in by_family.items()} == dict.fromkeys(by_family, 1)
+    assert len(by_family) >= 8
+
+
+def test_every_priced_family_has_speeds() -> None:
+    families = {name.partition(".")[0] for name in PRICES.instance_hour_usd if not name.startswith("t")}
+    assert {name for name in families if "-flex" not in name} == INSTANCE_SPEEDS.keys()
+    assert {name for name in families if has_gpu(f"{name}.xlarge")} == GPU_SPEEDS.keys()
 
 
 @pytest.mark.parametrize(("types", "image"), [

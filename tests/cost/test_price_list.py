@@ -165,7 +165,7 @@ def test_only_the_price_that_cannot_be_told_is_the_dated_tables(api: PriceList, 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1", "sa-east-1"])
 def test_a_price_that_no_table_has_is_refused(api: PriceList, region: str) -> None:
     with pytest.raises(PriceListError, match="has no products, not one, for"):
-        asked(region, types=("g5.2xlarge",))
+        asked(region, types=("g6e.2xlarge",))
 
 
 @pytest.mark.parametrize(("region", "times"), [("us-east-1", 1.0), ("eu-central-1", 2.0), ("sa-east-1", 2.0)])
@@ -343,10 +343,10 @@ def test_without_it_elsewhere_the_dated_table_counts_twice(unreachable: str, reg
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])
 def test_without_it_and_without_a_dated_price_nothing_is_chosen(unreachable: str, region: str) -> None:
     with pytest.raises(PricesUnreachableError) as error:
-        asked(region, types=("g5.xlarge", "g5.2xlarge", "g5.12xlarge"))
+        asked(region, types=("g5.xlarge", "g6e.2xlarge", "g6e.4xlarge"))
     assert str(error.value).startswith(f"{unreachable}; the dated table")
-    assert str(error.value).endswith(f"of {PRICES.as_of} has no price for instance_hour_usd.g5.2xlarge, "
-                                     "instance_hour_usd.g5.12xlarge")
+    assert str(error.value).endswith(f"of {PRICES.as_of} has no price for instance_hour_usd.g6e.2xlarge, "
+                                     "instance_hour_usd.g6e.4xlarge")
 
 
 def test_with_it_there_is_nothing_to_remark(api: PriceList) -> None:

@@ -12,12 +12,10 @@ from runtime.cli.main import main
 from runtime.config.loading import load_experiment
 from runtime.gmi.search import Found, Layout, Profile, search_layout
 from runtime.planning.layouts import changes_of, layout_lines
-from runtime.settings.updater import UPDATERS
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper.yaml"
 MIB = 2**20
-needs_gmi = pytest.mark.skipif("gmi" not in UPDATERS.settings, reason="learner.kind = gmi is not there yet")
 
 
 def profile(instances: int, environments: int) -> Profile | None:
@@ -102,7 +100,6 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     return run
 
 
-@needs_gmi
 def test_the_command_writes_and_keeps_the_fastest_layout(tmp_path: Path, capsys: Any, measure: Measured) -> None:
     assert measure(profile) == 0
     output = capsys.readouterr().out
@@ -117,7 +114,6 @@ def test_the_command_writes_and_keeps_the_fastest_layout(tmp_path: Path, capsys:
     assert '"instances": 8' in path.read_text()
 
 
-@needs_gmi
 def test_a_cache_that_cannot_be_written_is_told_and_the_file_is_written(
         tmp_path: Path, capsys: Any, measure: Measured) -> None:
     (tmp_path / "cache").write_text("")
@@ -126,7 +122,6 @@ def test_a_cache_that_cannot_be_written_is_told_and_the_file_is_written(
     assert (tmp_path / "fast.yaml").exists()
 
 
-@needs_gmi
 def test_nothing_is_written_if_nothing_runs(tmp_path: Path, capsys: Any, measure: Measured) -> None:
     assert measure(lambda *_: None) == 2
     assert "no layout of" in capsys.readouterr().err

@@ -87,6 +87,29 @@ def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(envi
         assert NO_CACHE not in [one.way.changes for one in predicted(environment, changes=changes)]
 
 
+@pytest.mark.parametrize("name", ["g5.12xlarge", "p4d.24xlarge", "c7a.48xlarge", "c7g.16xlarge"])
+def test_a_large_type_of_the_file_is_predicted_at_its_price(environment, name):
+    found = predicted(environment, changes=(f"learner.instance_types=[{name}]", "cache.kind=none"))[0]
+    assert found.usd > 0.5 * PRICES.instance_hour_usd[name] * found.seconds / 3600
+
+
+def test_everything_on_one_instance_is_tried_with_gpu_types_of_more_than_four_vcpus(environment):
+    """Else games, which need a GPU, seem to need Lambda for their actors."""
+    alone = {one.way.changes["learner.instance_types"][0]: one.way.changes["scaler.actors_fixed"]
+             for one in predicted(environment)[2:] if one.way.kind == KINDS[0]}
+    assert {"g4dn.8xlarge", "g6.4xlarge", "g6.16xlarge"} <= alone.keys()
+    assert alone["g6.8xlarge"] == 32
+
+
+def test_vcpus_that_are_cores_are_worth_more_when_all_are_busy(environment):
+    """A c7a's are cores; two of a c7i share one."""
+    def actors_s(name: str) -> float:
+        changes = (f"learner.instance_types=[{name}]", "fleet.kind=local", "fleet.processes=8", "cache.kind=none")
+        return predicted(environment, changes=changes, step_s=0.1)[0].actors_s
+
+    assert actors_s("c7i.2xlarge") / actors_s("c7a.2xlarge") == pytest.approx(0.81 / 0.62, rel=0.01)
+
+
 def test_functions_alone_are_predicted_beside_the_other_ways(environment):
     found = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))
     assert {one.way.kind for one in found} == set(KINDS)

@@ -125,13 +125,15 @@ def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> No
 
 @pytest.mark.parametrize(("types", "image", "gpus", "platform", "torch"), [
     (["g4dn.xlarge", "g6.xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
+    (["g5.12xlarge", "p4d.24xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
+    (["c7a.48xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
     (["c7i.4xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
     (["c7g.4xlarge"], "arm64/recommended/image_id", "", "linux/arm64", "cpu"),
 ])
 def test_both_images_fit_the_types(
     synthesise: Synthesise, types: list[str], image: str, gpus: str, platform: str, torch: str
 ) -> None:
-    made = synthesise(learner__instance_types=types)
+    made = synthesise(learner__instance_types=types, budget__usd=20.0)
     source = made.image_asset(of_learner=True)
     assert f"/aws/service/ecs/optimized-ami/amazon-linux-2023/{image}" in {
         parameter.get("Default") for parameter in made.template()["Parameters"].values()}

@@ -1,0 +1,323 @@
+"""What this machine has, and what each instance gets of it: cores, a share of a GPU, or a slice of one.
+
+Paper: GMI-DRL §3 chooses by generation of the GPU and by role, MPS for training and MIG for serving; §6.2 compares them
+with sharing without either (``none``). It does not say how slices come to be: here they are used and never made, since
+that takes root's rights and a GPU that nobody uses.
+Departure: on a GPU that is sliced already, training uses the slices: such a GPU can be nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from runtime.errors import ExperimentError, one_line
+
+Backend = Literal["cores", "mps", "mig", "none"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+MPS_PROGRAM = "nvidia-cuda-mps-control"
+MPS_CLIENTS_MAX = 48
+"""Contexts that an MPS server holds on a device, of Volta and later; 60 since CUDA 13.1. NVIDIA's MPS guide."""
+VOLTA = (7, 0)
+"""Compute capability from which MPS gives shares. NVIDIA's MPS guide, "Volta MPS"."""
+_QUERY = ("--query-gpu=index,name,uuid,memory.total,compute_cap,mig.mode.current", "--format=csv,noheader,nounits")
+_ANSWER_TIMEOUT_S = 60.0
+"""Without persistence mode, a driver takes seconds to wake each GPU."""
+_GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: GPU-[^)]+\)")
+_SLICE_LINE = re.compile(r"MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)")
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, as nvidia-smi tells of it.
+
+    Attributes:
+        index: Number, in the order of the PCI bus.
+        name: Of the model.
+        uuid: Begins with ``GPU-``.
+        memory_mib: Memory in MiB; None if it is not told, as of one that shares the host's.
+        capability: Compute capability, such as (8, 0); None if it is not told.
+        is_sliced: MIG mode is on, and programs can use its slices alone.
+        slices: UUIDs of its MIG slices, in nvidia-smi's order.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    memory_mib: int | None = None
+    capability: tuple[int, int] | None = None
+    is_sliced: bool = False
+    slices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What instances can have here.
+
+    Attributes:
+        cores: Numbers of the logical cores that this process may use, neighbours side by side.
+        gpus: Those that it may use.
+        problem: What nvidia-smi said instead of naming GPUs; empty if it named them, or is not there.
+        can_pin: Processes can be pinned to cores.
+        has_mps: NVIDIA's MPS is installed.
+    """
+
+    cores: tuple[int, ...]
+    gpus: tuple[Gpu, ...] = ()
+    problem: str = ""
+    can_pin: bool = True
+    has_mps: bool = False
+
+    @property
+    def whole_gpus(self) -> tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.gpus if not gpu.is_sliced)
+
+    @property
+    def slice_count(self) -> int:
+        return sum(len(gpu.slices) for gpu in self.gpus)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an instance has of the machine.
+
+    Attributes:
+        device: Number of the device that it shares with others, from 0; on a CPU there is one.
+        cores: Those that it runs on; none = whichever.
+        variables: Of its environment, for CUDA; they count until a process has begun to use CUDA.
+    """
+
+    device: int = 0
+    cores: tuple[int, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def look(environ: Mapping[str, str] = os.environ) -> Machine:
+    """Looks what this machine has.
+
+    Args:
+        environ: Of this process; GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not count.
+    """
+    can_pin = hasattr(os, "sched_setaffinity")
+    usable = os.sched_getaffinity(0) if can_pin else range(os.cpu_count() or 1)
+    try:
+        gpus, problem = _visible(parse_gpus(_ask(*_QUERY), _ask("-L")), environ.get("CUDA_VISIBLE_DEVICES")), ""
+    except FileNotFoundError:
+        gpus, problem = (), ""
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        gpus, problem = (), f"nvidia-smi: {one_line(str(error))}"
+    return Machine(order_cores(usable, _TOPOLOGY), gpus, problem, can_pin, shutil.which(MPS_PROGRAM) is not None)
+
+
+def _ask(*words: str) -> str:
+    """What nvidia-smi answers; it prints to standard output why it fails."""
+    done = subprocess.run(
+        ["nvidia-smi", *words], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise ValueError(done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}")
+    return done.stdout
+
+
+def order_cores(usable: Collection[int], topology: Path) -> tuple[int, ...]:
+    """Sorts logical cores so that those of a processor, and those of a physical core, stand side by side.
+
+    Args:
+        usable: Their numbers.
+        topology: Linux' folder that tells what they are part of; a core that is not in it counts by its number.
+    """
+    def place(core: int) -> tuple[int, int, int]:
+        folder = topology / f"cpu{core}" / "topology"
+        try:
+            return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text()), core
+        except (OSError, ValueError):
+            return 0, core, core
+
+    return tuple(sorted(usable, key=place))
+
+
+def parse_gpus(rows: str, listing: str) -> tuple[Gpu, ...]:
+    """Reads nvidia-smi's answers.
+
+    Args:
+        rows: Of its query, comma-separated: index, name, UUID, MiB, compute capability and MIG mode, a GPU a line.
+        listing: Of ``nvidia-smi -L``, the only answer that names MIG slices by the UUIDs that CUDA takes.
+
+    Raises:
+        ValueError: A row cannot be understood.
+    """
+    slices: dict[int, list[str]] = {}
+    for line in map(str.strip, listing.splitlines()):
+        if gpu := _GPU_LINE.fullmatch(line):
+            found = slices.setdefault(int(gpu[1]), [])
+        elif one := _SLICE_LINE.fullmatch(line):
+            found.append(one[1])
+    return tuple(_parse_gpu(row, slices) for row in rows.splitlines() if row.strip())
+
+
+def _parse_gpu(row: str, slices: Mapping[int, Sequence[str]]) -> Gpu:
+    try:
+        index, name, uuid, memory, capability, mode = (one.strip() for one in row.split(","))
+        own = tuple(slices.get(int(index), ()))
+    except ValueError:
+        raise ValueError(f"a row is not understood: {row!r:.100}") from None
+    major_minor = re.fullmatch(r"(\d+)\.(\d+)", capability)
+    return Gpu(int(index), name, uuid, int(memory) if memory.isdigit() else None,
+               (int(major_minor[1]), int(major_minor[2])) if major_minor else None, mode == "Enabled" or bool(own), own)
+
+
+def _visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
+    """Those that ``CUDA_VISIBLE_DEVICES`` names, by number or by the beginning of a UUID; all if it is not set."""
+    if variable is None:
+        return gpus
+    names = [name.strip() for name in variable.split(",") if name.strip()]
+
+    def is_named(uuid: str) -> bool:
+        return any(uuid.startswith(name) for name in names)
+
+    kept = []
+    for gpu in gpus:
+        if str(gpu.index) in names or is_named(gpu.uuid):
+            kept.append(gpu)
+        elif some := tuple(filter(is_named, gpu.slices)):
+            kept.append(replace(gpu, slices=some))
+    return tuple(kept)
+
+
+def choose_backend(
+    machine: Machine, wanted: Backend | Literal["auto"], instances: int, *, is_serving: bool = False
+) -> tuple[Backend, str]:
+    """Chooses what instances get of a machine.
+
+    Args:
+        wanted: ``learner.gmi.backend``.
+        instances: How many there are to be.
+        is_serving: They act, and do not train.
+
+    Returns:
+        The backend; and for people why ``auto`` does not mean what it means elsewhere, empty if it does.
+
+    Raises:
+        ExperimentError: What is wanted is not possible here; or, with ``auto``, nothing that uses the GPUs.
+    """
+    refusals = {backend: _refusal(machine, backend, instances) for backend in BACKENDS}
+    order: tuple[Backend, ...] = ("cores", "none")
+    if machine.gpus:
+        order = ("mig", "mps", "none") if is_serving else ("mps", "mig", "none")
+    if wanted != "auto":
+        if not refusals[wanted]:
+            return wanted, ""
+        reason = refusals[wanted]
+    else:
+        remarks = [machine.problem] * bool(machine.problem)
+        for backend in order:
+            if not refusals[backend]:
+                return backend, "; ".join(remarks)
+            # That a GPU is whole is nothing to remark.
+            remarks += [f"not {backend}: {refusals[backend]}"] * (backend != "mig" or machine.slice_count > 0)
+        reason = "; ".join(f"not {backend}: {refusals[backend]}" for backend in order)
+    allowed = [backend for backend in BACKENDS if not refusals[backend]]
+    raise ExperimentError(f"learner.gmi.backend = {wanted}: {reason}; allowed on this machine: "
+                          f"{' | '.join(allowed) or 'none of them'}")
+
+
+def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
+    """Why a backend is not possible; empty if it is."""
+    sliced = [gpu for gpu in machine.gpus if gpu.is_sliced]
+    if backend == "cores":
+        return "" if machine.can_pin else "this system does not pin processes to cores"
+    if not machine.gpus:
+        return "" if backend == "none" else f"there is no GPU{f' ({machine.problem})' * bool(machine.problem)}"
+    if backend == "mig":
+        if not sliced:
+            return "MIG mode is off, and slices are used, never made"
+        if not machine.slice_count:
+            return f"MIG mode is on, but {_named(sliced)} has no slices, and they are used, never made"
+        return "" if instances <= machine.slice_count else f"{instances} instances, and {machine.slice_count} slices"
+    if not machine.whole_gpus:
+        return "MIG mode is on, so that a process has a slice alone"
+    if backend == "none":
+        return ""
+    if old := [gpu for gpu in machine.whole_gpus if gpu.capability is None or gpu.capability < VOLTA]:
+        return f"{_named(old)} is older than Volta, or does not tell its compute capability"
+    if not machine.has_mps:
+        return f"{MPS_PROGRAM} is not on PATH"
+    most = MPS_CLIENTS_MAX * len(machine.whole_gpus)
+    return "" if instances <= most else f"{instances} instances, and {MPS_CLIENTS_MAX} are the most that a GPU holds"
+
+
+def _named(gpus: Sequence[Gpu]) -> str:
+    return f"GPU {', '.join(str(gpu.index) for gpu in gpus)} ({gpus[0].name})"
+
+
+def choose_reduction(backend: Backend, wanted: str) -> str:
+    """Returns how gradients are summed: as wanted, but between MIG slices through the host.
+
+    Args:
+        wanted: ``learner.gmi.reduction``.
+
+    Raises:
+        ExperimentError: Something else is wanted between slices.
+    """
+    if backend != "mig":
+        return wanted
+    if wanted not in ("auto", "mpr"):
+        raise ExperimentError(f"learner.gmi.reduction = {wanted}: instances have MIG slices, and between these there "
+                              "is neither NCCL nor access from one to the other; allowed: auto | mpr")
+    return "mpr"
+
+
+def places(
+    machine: Machine, backend: Backend, instances: int, variables: Mapping[str, str] | None = None
+) -> tuple[Place, ...]:
+    """Divides a machine fairly among instances; neighbours share a device, and have neighbouring cores.
+
+    Args:
+        backend: As `choose_backend` returned it for as many instances.
+        variables: With ``mps`` those by which programs find its daemon, `runtime.gmi.mps.MpsDaemon.variables`.
+    """
+    cores = [() if backend == "none" or not machine.can_pin else tuple(machine.cores[start:end])
+             for start, end in _divided(len(machine.cores), instances)]
+    if backend == "cores":
+        return tuple(Place(0, own, {"CUDA_VISIBLE_DEVICES": ""}) for own in cores)
+    if backend == "mig":
+        return tuple(Place(device, own, {"CUDA_VISIBLE_DEVICES": uuid})
+                     for own, (device, uuid) in zip(cores, _spread_slices(machine.gpus, instances), strict=True))
+    if not machine.gpus:
+        return tuple(Place(0, own) for own in cores)
+    gpus = machine.whole_gpus[:instances]
+    devices = [start for start, _ in _divided(len(gpus), instances)]
+    return tuple(Place(device, own, {
+        "CUDA_VISIBLE_DEVICES": gpus[device].uuid,
+        **(_share(gpus[device], devices.count(device), variables or {}) if backend == "mps" else {})})
+        for device, own in zip(devices, cores, strict=True))
+
+
+def _divided(count: int, parts: int) -> list[tuple[int, int]]:
+    """Bounds of as many parts of a sequence; at least one long, so that parts share if there are too few."""
+    bounds = [(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
+    return [(start, max(end, start + 1)) for start, end in bounds]
+
+
+def _spread_slices(gpus: Sequence[Gpu], instances: int) -> list[tuple[int, str]]:
+    """Numbers of GPUs and UUIDs of their slices: of each GPU one before of any two, and neighbours together."""
+    ranked = sorted((rank, device, uuid) for device, gpu in enumerate(gpus) for rank, uuid in enumerate(gpu.slices))
+    return [(device, uuid) for device, _, uuid in sorted((device, rank, uuid)
+                                                         for rank, device, uuid in ranked[:instances])]
+
+
+def _share(gpu: Gpu, clients: int, variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables of one of a GPU's MPS clients: a fair share of its threads and of its memory.
+
+    NVIDIA's MPS guide, "Environment Variables". A program sees one device, whose number is 0. That the limit of memory
+    counts devices as the program sees them is how people use it; the guide does not say so.
+    """
+    memory = {} if gpu.memory_mib is None else {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={gpu.memory_mib // clients}M"}
+    return {**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // clients), **memory}

@@ -1,0 +1,103 @@
+"""NVIDIA's MPS for one run: a control daemon of its own, which ends with the run, however that ends.
+
+As NVIDIA's guide "Multi-Process Service" has it (docs.nvidia.com/deploy/mps): the daemon is started in the foreground
+with ``-f``, and ended by ``quit`` on the standard input of the same program without options. ``quit`` ends the servers
+too; a daemon that is killed leaves them behind. Programs find it by the directory of its pipes, and no daemon starts
+where another has its pipes. No GPU has seen this yet: it is tested with a program that does what the guide says.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtime.errors import RunError
+from runtime.gmi.devices import MPS_PROGRAM, Gpu
+from runtime.processes.guarded import GuardedProgram
+
+START_TIMEOUT_S = 20.0
+_PIPES_BYTES_MAX = 80
+"""A Unix socket's path has at most 107 bytes, of which the longest name in the directory takes some. Where it has more,
+the daemon says no more than "Cannot find MPS control daemon process"."""
+_FAREWELL = f'echo quit | CUDA_MPS_PIPE_DIRECTORY="$GUARDED_DIRECTORY" {MPS_PROGRAM}'
+_OF_CLIENTS = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+"""In a daemon's environment they would limit all its clients."""
+
+
+class MpsError(RunError):
+    """The MPS daemon cannot be started."""
+
+
+class MpsDaemon:
+    """A running MPS daemon; gone after `close`, or when this process has ended.
+
+    Attributes:
+        variables: Of the environment of programs that shall use it.
+    """
+
+    def __init__(self, directory: Path, gpus: Sequence[Gpu]) -> None:
+        """Starts it, and waits until it answers.
+
+        Args:
+            directory: The run's; takes the pipes, unless their paths were too long there, and in ``mps`` the logs.
+            gpus: Those that it shares out; programs name them by UUID.
+
+        Raises:
+            MpsError: It does not start.
+        """
+        directory = directory.resolve()
+        logs = directory / "mps"
+        logs.mkdir(parents=True, exist_ok=True)
+        pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=_pipes_parent(directory)))
+        self.variables = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+        log_path = logs / "daemon.log"
+        own = {**self.variables, "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+        try:
+            with log_path.open("wb") as log:
+                self._guarded = GuardedProgram(
+                    ["env", *(word for name in _OF_CLIENTS for word in ("-u", name)),
+                     *(f"{name}={value}" for name, value in own.items()), MPS_PROGRAM, "-f"],
+                    pipes, log, farewell=_FAREWELL)
+        except BaseException:
+            shutil.rmtree(pipes, ignore_errors=True)
+            raise
+        self._wait_until_ready(log_path)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._guarded.is_alive
+
+    def close(self) -> None:
+        """Ends the daemon and its servers, and removes its pipes; idempotent. The logs stay."""
+        self._guarded.end()
+
+    def _wait_until_ready(self, log_path: Path) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if time.monotonic() > deadline_s or not self.is_alive:
+                words = log_path.read_text(errors="replace").strip().splitlines()[-5:]
+                self.close()
+                raise MpsError(f"{MPS_PROGRAM} does not start; its last words: {' | '.join(words) or 'none'}; "
+                               "learner.gmi.backend = none shares the GPUs without it")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            return subprocess.run(
+                [MPS_PROGRAM], input=b"get_default_active_thread_percentage\n", capture_output=True, check=False,
+                timeout=START_TIMEOUT_S, env={**os.environ, **self.variables}).returncode == 0
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+
+
+def _pipes_parent(directory: Path) -> Path:
+    """Where the directory of pipes is made: in the run's, or else in a shorter one for temporary files."""
+    for parent in (directory, Path(tempfile.gettempdir())):
+        if len(os.fsencode(parent)) + len("/mps-12345678") <= _PIPES_BYTES_MAX:
+            return parent
+    return Path("/tmp")
