@@ -20,7 +20,7 @@ from runtime.ports.fleet import Outcome
 from runtime.ports.money import PriceTable
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max")
+TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib")
 PATIENCE_S = 120
 """Upper bound of waits that end by themselves much sooner."""
 

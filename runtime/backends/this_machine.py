@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
@@ -24,8 +24,10 @@ from runtime.errors import ExperimentError
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
-from runtime.gmi.fleet import INSTANCE_HANDLER, InstancesFleet, Place
-from runtime.learner import LEARNER_HANDLER
+from runtime.gmi.devices import BACKEND_NAMES, choose_backend, choose_reduction, look, places
+from runtime.gmi.fleet import INSTANCE_HANDLER, InstancesFleet
+from runtime.gmi.mps import MpsDaemon
+from runtime.learner import LEARNER_HANDLER, device_of
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import RunFiles
@@ -163,14 +165,25 @@ def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment = run.experiment
     settings: Any = experiment.learner.chosen
-    places = [Place() for _ in range(settings.instances)]
-    fleet = open_fleet(run, LocalSettings(), concurrency=len(places), together=settings.environments,
+    machine = look()
+    if device_of(experiment.learner.device) == "cpu":
+        machine = replace(machine, gpus=(), problem="")
+    backend, remark = choose_backend(machine, settings.backend, settings.instances)
+    reduction, variables = choose_reduction(backend, settings.reduction), {}
+    if backend == "mps":
+        with run.shield():
+            daemon = MpsDaemon(run.directory.path, machine.whole_gpus)
+            run.stack.callback(daemon.close)
+        variables = daemon.variables
+    here = places(machine, backend, settings.instances, variables)
+    fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=settings.environments,
                        timeout_s=max(experiment.actor.timeout_s, experiment.learner.update_timeout_s),
                        memory_mib=experiment.actor.memory_mib, handler=INSTANCE_HANDLER)
-    instances = InstancesFleet(fleet, places, bytes_max=EPISODE_BYTES_MAX + 2**20)
+    instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
     event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
     return Actors(instances, instances, event, {
-        "instances": f"{len(places)}, each with {settings.environments} environments"})
+        "instances": f"{len(here)}, each with {settings.environments} environments; {BACKEND_NAMES[backend]}",
+        **({"instances' backend": remark} if remark else {})})
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

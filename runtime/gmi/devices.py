@@ -21,6 +21,10 @@ from runtime.errors import ExperimentError, one_line
 
 Backend = Literal["cores", "mps", "mig", "none"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+BACKEND_NAMES: Mapping[Backend, str] = {
+    "cores": "each on cores of its own", "mps": "each with a share of a GPU", "mig": "each on a slice of a GPU",
+    "none": "none has a part of the machine of its own"}
+"""For people."""
 MPS_PROGRAM = "nvidia-cuda-mps-control"
 MPS_CLIENTS_MAX = 48
 """Contexts that an MPS server holds on a device, of Volta and later; 60 since CUDA 13.1. NVIDIA's MPS guide."""

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from runtime.fleet.inline import InlineFleet
+from runtime.gmi.devices import Place
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 """What the processes run, as fleets take it."""
 INSTANCE_FIELDS: dict[str, type] = {"store": str, "token": str, "instance": int, "cores": list, "variables": dict}
 """What every event of an instance carries: where what it trains lies, and what the names of that begin with; which
-instance it is, and what it has of the machine (see `Place`)."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """What an instance has of the machine.
-
-    Attributes:
-        device: Number of the device that it shares with others, from 0; on a CPU there is one.
-        cores: Those that it runs on; none = whichever.
-        variables: Of its environment.
-    """
-
-    device: int = 0
-    cores: tuple[int, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
+instance it is, and what it has of the machine (see `runtime.gmi.devices.Place`)."""
 
 
 class InstancesFleet(InlineFleet):
@@ -38,19 +24,21 @@ class InstancesFleet(InlineFleet):
 
     Attributes:
         places: Of the instances.
+        reduction: How they sum gradients; ``auto`` is settled with the first update.
         processes: Ids of the processes that answered last, by instance.
     """
 
-    def __init__(self, fleet: Fleet, places: Sequence[Place], *, bytes_max: int) -> None:
+    def __init__(self, fleet: Fleet, places: Sequence[Place], *, reduction: str, bytes_max: int) -> None:
         """Carries messages for a local fleet, which it closes with itself.
 
         Args:
             fleet: One process for each instance.
             places: Of the instances.
+            reduction: As ``learner.gmi.reduction``.
             bytes_max: Largest message that an instance may bring.
         """
         super().__init__(fleet, bytes_max=bytes_max)
-        self.places, self.processes = places, dict[int, int]()
+        self.places, self.reduction, self.processes = places, reduction, dict[int, int]()
         self._played: dict[str, Mapping[str, Any]] = {}
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:

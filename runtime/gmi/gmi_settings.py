@@ -61,4 +61,4 @@ class GmiSettings(UpdaterSettings):
         """Makes the updater."""
         from runtime.gmi.updater import InstancesUpdater
 
-        return InstancesUpdater(learner, remote, reduction=self.reduction)
+        return InstancesUpdater(learner, remote)

@@ -81,14 +81,10 @@ class InstancesUpdater(RemoteUpdater):
         learner: The mirror: it holds the newest version, and never trains.
     """
 
-    def __init__(self, learner: Learner, remote: Remote, *, reduction: str) -> None:
-        """Takes a mirror over, and tells the instances what their learners are made of.
-
-        Args:
-            reduction: As ``learner.gmi.reduction``; ``auto`` is settled with the first update.
-        """
+    def __init__(self, learner: Learner, remote: Remote) -> None:
+        """Takes a mirror over, and tells the instances what their learners are made of."""
         super().__init__(learner, remote)
-        self._instances, self._asked_reduction, self._reduction = remote.instances, reduction, reduction
+        self._instances, self._reduction = remote.instances, remote.instances.reduction
         self._pending: _Pending | None = None
         # Whom the processes have met last, and what that group is called.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
@@ -149,7 +145,7 @@ class InstancesUpdater(RemoteUpdater):
     def set_state(self, state: State) -> None:
         """Goes on from a state; the instances find it in the store."""
         values = dict(state.values)
-        self._reduction = values.pop("reduction", self._asked_reduction)
+        self._reduction = values.pop("reduction", self._instances.reduction)
         super().set_state(State(state.arrays, values))
         self._pending = None
         self._delete(self._names - {learner_name(self._token)})

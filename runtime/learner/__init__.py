@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runtime.errors import ExperimentError
 from runtime.settings.kinds import load
 
 if TYPE_CHECKING:
@@ -49,3 +50,21 @@ def make_learner(spec: LearnerSpec, *, device: str) -> Learner:
     """
     learner: Learner = load(spec.algorithm.chosen.learner)(spec, device=device)
     return learner
+
+
+def device_of(wanted: str) -> str:
+    """Returns where a policy is trained here, ``cpu`` or ``cuda``.
+
+    Args:
+        wanted: ``learner.device``.
+
+    Raises:
+        ExperimentError: There is no GPU that torch can use.
+    """
+    import torch
+
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return wanted

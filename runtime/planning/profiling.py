@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from runtime.backends.this_machine import ThisMachine
 from runtime.config.loading import experiment_from_tree
+from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.errors import RunError
 from runtime.gmi.search import Profile, Profiler
-from runtime.ports.run import Display
+from runtime.ports.run import Backend, Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.run import train
@@ -34,11 +34,13 @@ class _Silent(Display):
             self.reduction = fields["reduction"]
 
 
-def make_profiler(base: Experiment, tell: Callable[[str], None]) -> Profiler:
+def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperiment], Backend],
+                  tell: Callable[[str], None]) -> Profiler:
     """Returns what measures layouts of an experiment.
 
     Args:
         base: The experiment, with instances.
+        make_backend: Makes what supplies a run on this machine.
         tell: Shows what is being measured.
     """
     tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
@@ -49,9 +51,10 @@ def make_profiler(base: Experiment, tell: Callable[[str], None]) -> Profiler:
             {"learner": {"gmi": {"instances": instances, "environments": environments}},
              "stop": {"max_rounds": ROUNDS, "max_steps": None, "target_return": None}, "callbacks": [],
              "evaluation": {"every_rounds": 0}}, base=tree, source="--measure").resolved()
+        settings: Any = experiment.learner.chosen
         with tempfile.TemporaryDirectory() as folder:
             display = _Silent()
-            result = train(experiment, Path(folder) / "run", backend=ThisMachine(experiment), resume=False,
+            result = train(experiment, Path(folder) / "run", backend=make_backend(experiment), resume=False,
                            display=display, name="measurement")
             if result.exit_code >= 128:
                 raise KeyboardInterrupt
@@ -61,7 +64,7 @@ def make_profiler(base: Experiment, tell: Callable[[str], None]) -> Profiler:
             directory = RunDirectory(Path(folder) / "run")
             rows = directory.read_rounds()[1:]
             directory.close()
-        return _profile(rows, display.reduction or experiment.learner.chosen.reduction, instances=instances)
+        return _profile(rows, display.reduction or settings.reduction, instances=instances)
 
     return profile
 

@@ -16,10 +16,9 @@ from typing import Any
 from lambda_actor.errors import ActorError
 from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.config.resolved import FittedEnvironment, ResolvedExperiment
-from runtime.config.schema import LearnerSection
 from runtime.cost.prices import prices_to_json
 from runtime.display.wandb_log import WandbLog
-from runtime.errors import ActorsKeepFailingError, ExperimentError, RunDirectoryError, RunError
+from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.gmi.settling import settled
 from runtime.ports.learning import Updater
 from runtime.ports.money import WorkTimes
@@ -183,7 +182,7 @@ class _Run:
             timing=Timing(supplies.times or WorkTimes(), signals.time_limit), callbacks=self._callbacks)
 
     def _open_updater(self) -> Updater:
-        from runtime.learner import LearnerSpec, make_learner
+        from runtime.learner import LearnerSpec, device_of, make_learner
         from runtime.learner.remote.updater import Remote
 
         experiment, section, supplies, stack = (
@@ -191,7 +190,7 @@ class _Run:
         spec = LearnerSpec(experiment.algorithm, self._context.spaces, experiment.network.architecture,
                            experiment.seed, section.threads, experiment.network.initialisation,
                            experiment.network.initial_std)
-        device = _device(section)
+        device = device_of(section.device)
         # What only mirrors a learner elsewhere needs no GPU.
         learner = make_learner(spec, device="cpu" if section.chosen.has_actors else device)
         remote = None if supplies.learner_fleet is None else Remote(
@@ -337,16 +336,6 @@ class _Report(Observer):
     def on_end(self, summary: Mapping[str, Any]) -> None:
         if why := try_to_write_report(self._directory):
             self._events.append("report_failed", error=why)
-
-
-def _device(section: LearnerSection) -> str:
-    import torch
-
-    if section.device == "cuda" and not torch.cuda.is_available():
-        raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
-    if section.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return section.device
 
 
 def _environment_event(environment: FittedEnvironment) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from lambda_actor import wire
 from runtime.config.schema import AlgorithmSection
 from runtime.errors import RunError
 from runtime.gmi import updater as updater_module
-from runtime.gmi.fleet import InstancesFleet, Place
+from runtime.gmi.devices import Place
+from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.updater import InstancesUpdater
 from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
@@ -74,10 +75,10 @@ class Made:
 
     def __init__(self, folder: Path) -> None:
         self.machine, self.events, self.store = Machine(), Events(), FolderStore(folder)
-        self.fleet = InstancesFleet(self.machine, [Place(), Place()], bytes_max=10**6)
+        self.fleet = InstancesFleet(self.machine, [Place(), Place()], reduction="auto", bytes_max=10**6)
         mirror = Ppo(SPEC)
         self.updater = InstancesUpdater(mirror, Remote(
-            SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet), reduction="auto")
+            SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet))
         learner = Ppo(SPEC)
         update = learner.update(roll(learner.weights(), VECTORS), progress=0.0)
         self.result = encode_result(learner.get_state(), replace(update, samples=type(update.samples)(

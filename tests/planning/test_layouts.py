@@ -93,7 +93,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setattr("runtime.config.resolved._cores", lambda: 8)
 
     def run(profiler: Callable[[int, int], Profile | None]) -> int:
-        monkeypatch.setattr("runtime.planning.profiling.make_profiler", lambda base, tell: profiler)
+        monkeypatch.setattr("runtime.planning.profiling.make_profiler", lambda base, **_: profiler)
         return main(["plan", str(HOPPER), "--measure", "--write", str(tmp_path / "fast.yaml"), "--set",
                      "scaler.kind=fixed", "--set", "scaler.actors_fixed=64"])
 
