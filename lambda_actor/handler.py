@@ -61,7 +61,7 @@ It may also carry ``environment_options``, as may a ``prewarm`` event, if the en
 (`lambda_actor.making`), ``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`), and
 ``drop_unfinished``, if the steps of an episode that the fragment's end cuts are left out, because no actor can continue
 it."""
-OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
+_OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
@@ -110,7 +110,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     """Samples a fragment and submits it."""
-    check_event(event, EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
+    check_event(event, EVENT_FIELDS | {name: kind for name, kind in _OPTIONAL_FIELDS.items() if name in event})
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     messages = _messages(event)
@@ -234,16 +234,3 @@ def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str,
         "policy_version": np.array(event["policy_version"], np.int64),
         "continued_episode": wire.text_field(event["episode_id"]),
     }
-
-
-class _M:
-    def is_wanted(self, x): return True
-
-def roll_out_events(events, policy, episodes, is_wanted):
-    out = []
-    for event, episode in zip(events, episodes):
-        try:
-            out.append(_roll_out(event, policy, episode, _M()))
-        except Exception as error:
-            out.append(error)
-    return out

@@ -35,4 +35,3 @@ class FleetSetup:
     credentials: Mapping[str, str] = field(default_factory=dict)
     function_arn: str = ""
     handler: str = ACTOR_HANDLER
-    together: int = 1

@@ -258,11 +258,9 @@ class LocalFleet:
                     log.write(_LOG_CUT)
 
     def _assign(self) -> None:
-        for index, process in enumerate(self._processes):
-            mine = [one for one in self._queue if one.process in (None, index)]
-            if mine and process.is_ready and process.invocation_id is None:
-                invocation = mine[0]
-                self._queue.remove(invocation)
+        for process in self._processes:
+            if self._queue and process.is_ready and process.invocation_id is None:
+                invocation = self._queue.popleft()
                 # One that died while idle is seen to have ended next, and ends this invocation as crashed.
                 with suppress(OSError):
                     process.send(invocation)

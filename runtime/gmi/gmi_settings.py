@@ -19,17 +19,16 @@ class GmiSettings(UpdaterSettings):
 
     title: ClassVar[str] = "instances of kind = gmi, which play and train on one machine"
     has_actors: ClassVar[bool] = True
-    may_be_auto: ClassVar[tuple[str, ...]] = ("instances", "environments")
     unread: ClassVar[tuple[str, ...]] = (
         "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "fleet.processes")
 
     layout: Literal["holistic"] = Field(
         "holistic", description="what an instance does; holistic = it plays, and computes gradients on what it played")
-    instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] | None = Field(
-        None, description="instances; auto or null = one a core, in a deployment one a vCPU of the smallest of "
+    instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
+        "auto", description="instances; auto = one a core, in a deployment one a vCPU of the smallest of "
         "learner.instance_types, and no more than a round has actors")
-    environments: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="environments that an instance plays at the same time; auto or null = its share of a "
+    environments: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
+        "auto", description="environments that an instance plays at the same time; auto = its share of a "
         "round's actors, at most 16. It does not change what is played")
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
         "auto", description="what an instance has of the machine; cores = cores of its own; mps = a share of a GPU by "
@@ -53,7 +52,7 @@ class GmiSettings(UpdaterSettings):
                    + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if not one.is_off_policy)
                    + ", or learner.kind = instance")
         most = experiment.scaler.most_actors
-        if self.instances is not None and self.instances > most:
+        if self.instances != "auto" and self.instances > most:
             yield (f"learner.gmi.instances = {self.instances}: each plays one actor of a round at least, and a round "
                    f"has {most}; allowed: auto | 1 to {min(most, INSTANCES_MAX)}")
 

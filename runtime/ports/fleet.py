@@ -22,7 +22,6 @@ class Invocation:
     event: Mapping[str, Any]
     timeout_s: float = math.inf
     replayed_steps: int = 0
-    process: int | None = None
 
 
 OutcomeStatus = Literal["ok", "error", "crashed", "timeout", "abandoned"]

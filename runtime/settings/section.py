@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import pydantic
 from pydantic import Field as Field
@@ -21,23 +21,16 @@ Actors = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Section(pydantic.BaseModel):
-    """A section of the experiment file: frozen, and strict about its keys and their types.
-
-    Attributes:
-        may_be_auto: Keys in which ``auto`` may stand for null.
-    """
-
-    may_be_auto: ClassVar[tuple[str, ...]] = ()
+    """A section of the experiment file: frozen, and strict about its keys and their types."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_whole_numbers(cls, values: Any) -> Any:
-        """Takes 1e6 as the whole number that it is, where one is expected, and ``auto`` as what it stands for."""
+        """Takes 1e6 as the whole number that it is, where one is expected."""
         if not isinstance(values, dict):
             return values
-        values = values | {name: None for name in cls.may_be_auto if values.get(name) == "auto"}
         return {name: int(value) if isinstance(value, float) and value.is_integer() and name in cls.model_fields
                 and int in _types(cls.model_fields[name].annotation) else value for name, value in values.items()}
 
