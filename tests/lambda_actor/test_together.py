@@ -213,8 +213,8 @@ def test_whatever_ends_one_fragment_costs_no_other_one(ends: dict[int, int], end
         if slot in ends:
             assert one is end
         else:
-            assert_equal(one, roll_out(make_environment("tests.environments:make_endless"), policy, fragment_steps=steps,
-                                       seed=3, round_index=5, slot=slot))
+            steady = make_environment("tests.environments:make_endless")
+            assert_equal(one, roll_out(steady, policy, fragment_steps=steps, seed=3, round_index=5, slot=slot))
 
 
 def test_a_fragment_that_cannot_begin_costs_no_other_one() -> None:
