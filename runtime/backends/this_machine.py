@@ -20,6 +20,7 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
+from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
@@ -140,8 +141,10 @@ def actors_here(run: RunContext) -> Actors:
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     experiment = run.experiment
+    together = experiment.environment.vector
     return open_fleet(run, experiment.fleet.chosen, concurrency=experiment.fleet.processes, credentials=credentials,
-                      timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib)
+                      timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
+                      handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER, together=together)
 
 
 def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:

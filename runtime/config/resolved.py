@@ -5,6 +5,7 @@ Names of fields are those of `runtime.config.schema`; here a value that is certa
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from runtime.errors import ExperimentError
 from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
+VECTOR_MAX = 16
+"""Environments in lock-step by default: what more of them save is little."""
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
 """Names under which games of the Arcade Learning Environment are registered."""
 
@@ -55,7 +58,13 @@ class ResolvedFleet(FleetSection):
     round_deadline_s: int
 
 
-class FittedEnvironment(EnvironmentSection):
+class ResolvedEnvironment(EnvironmentSection):
+    """What is learned, and how many of it a process plays."""
+
+    vector: int
+
+
+class FittedEnvironment(ResolvedEnvironment):
     """What is learned, and how it is seen."""
 
     preprocessing: Literal["atari", "none"]
@@ -82,6 +91,7 @@ class FittedNetwork(NetworkSection):
 class ResolvedExperiment(Experiment):
     """An experiment of which only its environment can still decide something."""
 
+    environment: ResolvedEnvironment
     algorithm: ResolvedAlgorithm
     learner: ResolvedLearner
     fleet: ResolvedFleet
@@ -144,10 +154,14 @@ def resolve(
     if kind == "auto":
         kind = "lambda" if is_deployed else "local"
     is_on_learner = is_deployed and kind == "local"
+    # In a deployment not this machine's cores, but those of any learner that may be launched.
+    processes = _or(fleet.processes, min(map(vcpus, instance_types)) if is_on_learner else _cores())
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
     return _as(ResolvedExperiment, experiment, {
+        "environment": _as(ResolvedEnvironment, experiment.environment, {
+            "vector": _vector(experiment, processes) if kind == "local" else 1}),
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
@@ -160,11 +174,20 @@ def resolve(
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
             "kind": kind,
-            # In a deployment not this machine's cores, but those of any learner that may be launched.
-            "processes": _or(fleet.processes, min(map(vcpus, instance_types)) if is_on_learner else _cores()),
+            "processes": processes,
             "is_on_learner": is_on_learner,
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
     })
+
+
+def _vector(experiment: Experiment, processes: int) -> int:
+    """Environments that a process of the local fleet plays at once, at most."""
+    if experiment.environment.vector != "auto":
+        return experiment.environment.vector
+    # All of a process would come back at once, and it would idle until others start.
+    if experiment.algorithm.is_asynchronous:
+        return 1
+    return min(VECTOR_MAX, math.ceil(experiment.scaler.most_actors / processes))
 
 
 def _is_convolved(experiment: Experiment) -> bool:
