@@ -1,8 +1,8 @@
 """The actor function: ``handler(event, context)`` rolls out one fragment and submits it.
 
-The same code runs inside AWS Lambda and in the local fleet's processes. A sandbox keeps its environment, its
-connection and the weights of the last policy version between invocations; nothing of it changes what is sampled. So an
-environment whose state nobody knows is made anew each time.
+The same code runs inside AWS Lambda and in the local fleet's processes, where `handler_together` serves several events
+in lock-step. A sandbox keeps its environments, its connection and the weights of the last policy version between
+invocations; nothing of it changes what is sampled. So an environment whose state nobody knows is made anew each time.
 
 The cache's endpoint comes in the event, and where its credential is to be found: an event is logged and retried in
 places where a secret must not be. On one machine it is in the variables ``ACTOR_CACHE_USERNAME`` and
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.replay import REPLAYS, ReplayedEnvironment
-from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
+from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
 
 STOP_FIELDS: dict[str, type] = {
     "run_id": str,
@@ -61,18 +62,24 @@ It may also carry ``environment_options``, as may a ``prewarm`` event, if the en
 (`lambda_actor.making`), ``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`), and
 ``drop_unfinished``, if the steps of an episode that the fragment's end cuts are left out, because no actor can continue
 it."""
-_OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
+OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
 OUTPUT_CHARACTERS_MAX = 2000
 """What an environment may print during one invocation; the rest is dropped."""
 PREWARMED = "prewarmed"
 """The status that a ``prewarm`` event is answered with."""
+_ALIKE = ("stop", "prewarm", "cache_url", "run_id", "stop_digest", "policy_version", "truncate_at_fragment",
+          "fragment_steps", "drop_unfinished")
+"""Fields in which events are equal that are served in lock-step."""
+
+Answer = dict[str, Any]
+_Found = TypeVar("_Found")
 
 
 class Sandbox:
     """What stays warm between two invocations in one process."""
 
     def __init__(self) -> None:
-        self.environment: ActorEnvironment | ReplayedEnvironment | None = None
+        self.environments: list[ActorEnvironment | ReplayedEnvironment] = []
         self.environment_key: tuple[str, ...] = ()
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple[str, ...] = ()
@@ -101,16 +108,107 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         ActorError: See `lambda_actor.errors`.
     """
     with limited_output(OUTPUT_CHARACTERS_MAX):
-        if "stop" in event:
-            return _stop(event)
-        if "prewarm" in event:
-            return _prewarm(event)
-        return _sample(event)
+        (answer,) = _serve([event])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
-def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples a fragment and submits it."""
-    check_event(event, EVENT_FIELDS | {name: kind for name, kind in _OPTIONAL_FIELDS.items() if name in event})
+def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> list[Answer | Exception]:
+    """Serves several events as `handler` serves each; those that are alike in lock-step.
+
+    Args:
+        events: As `handler` takes them.
+        context: Not used.
+
+    Returns:
+        By event what `handler` returns, or what it would raise.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, event in enumerate(events):
+        groups.setdefault(repr([event.get(name) for name in _ALIKE]), []).append(place)
+    found: dict[int, Answer | Exception] = {}
+    with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):
+        for places in groups.values():
+            found.update(zip(places, _serve([events[place] for place in places]), strict=True))
+    return [found[place] for place in range(len(events))]
+
+
+def roll_out_events(
+    events: Sequence[Mapping[str, Any]], policy: Policy, episodes: Sequence[OpenEpisode | None],
+    is_wanted: Callable[[str], bool],
+) -> list[Fragment | Exception]:
+    """Rolls out the fragments of several events in lock-step, in environments of the sandbox.
+
+    Args:
+        events: See `EVENT_FIELDS`. They are of one policy, and have equal ``fragment_steps``, ``truncate_at_fragment``
+            and ``drop_unfinished``.
+        policy: Of their version.
+        episodes: What each continues, if anything.
+        is_wanted: Whether somebody still waits for an invocation, by its id; asked about once a second.
+
+    Returns:
+        By event its fragment, or its error: the environment cannot be made, it raised, or what `roll_out` raises. An
+        environment that raised, or whose episodes cannot be saved, is not used again.
+    """
+    taken = [_tried(_take_environment, event) for event in events]
+    places = [place for place, environment in enumerate(taken) if not isinstance(environment, Exception)]
+
+    def stop(invocation_id: str) -> Callable[[], bool]:
+        return lambda: not is_wanted(invocation_id)
+
+    requests = [Request(event["seed"], event["round_index"], event["slot"], episode, stop(event["invocation_id"]))
+                for event, episode in zip(events, episodes, strict=True)]
+    rolled_out = dict(zip(places, roll_out_together(
+        [one for one in taken if not isinstance(one, Exception)], policy, [requests[place] for place in places],
+        fragment_steps=events[0]["fragment_steps"], truncate_at_fragment=events[0]["truncate_at_fragment"],
+        drop_unfinished=events[0].get("drop_unfinished", False)), strict=True))
+    found: list[Fragment | Exception] = []
+    for place, (event, environment) in enumerate(zip(events, taken, strict=True)):
+        if isinstance(environment, Exception):
+            found.append(environment)
+        elif isinstance(fragment := rolled_out[place], Fragment):
+            _give_back(environment, event)
+            found.append(fragment)
+        else:
+            # An environment that raises is not trusted again.
+            found.append(_explained(fragment, event))
+    return found
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What an event asks for."""
+
+    event: Mapping[str, Any]
+    messages: TrajectoryCache | InlineMessages
+    policy: Policy
+    open_episode: OpenEpisode | None
+
+
+def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
+    """Serves events that are alike."""
+    for name, serve in (("stop", _stop), ("prewarm", _prewarm)):
+        if name in events[0]:
+            return [_tried(serve, event) for event in events]
+    jobs = [_tried(_job, event) for event in events]
+    sound = [job for job in jobs if not isinstance(job, Exception)]
+    fragments = iter(roll_out_events([job.event for job in sound], sound[0].policy, [job.open_episode for job in sound],
+                                     sound[0].messages.is_wanted) if sound else ())
+    return [job if isinstance(job, Exception) else _tried(_submit, job, next(fragments)) for job in jobs]
+
+
+def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Exception:
+    """What a function returns or raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
+def _job(event: Mapping[str, Any]) -> _Job:
+    """Fetches what an event asks for."""
+    check_event(event, EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
     messages = _messages(event)
@@ -118,32 +216,38 @@ def _sample(event: Mapping[str, Any]) -> dict[str, Any]:
     open_episode = None
     if event["episode_id"]:
         open_episode = OpenEpisode.from_bytes(messages.fetch_episode(event["episode_id"]))
-    fragment = _roll_out(event, policy, open_episode, messages)
+    return _Job(event, messages, policy, open_episode)
+
+
+def _submit(job: _Job, fragment: Fragment | Exception) -> Answer:
+    """Submits a fragment."""
+    if isinstance(fragment, Exception):
+        raise fragment
+    event, messages = job.event, job.messages
     status = messages.submit(
         event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment)))
     return {
         "invocation_id": event["invocation_id"],
         "status": status,
         "env_steps": event["fragment_steps"],
-        **({"replayed_steps": sandbox.environment.replayed_steps if open_episode else 0}
-           if isinstance(sandbox.environment, ReplayedEnvironment) else {}),
+        **({} if fragment.replayed_steps is None else {"replayed_steps": fragment.replayed_steps}),
         **({"trajectory": messages.trajectory} if isinstance(messages, InlineMessages) else {}),
     }
 
 
-def _stop(event: Mapping[str, Any]) -> dict[str, Any]:
+def _stop(event: Mapping[str, Any]) -> Answer:
     """Sets the stop key, for whoever cannot reach the cache."""
     check_event(event, {**STOP_FIELDS, "stop": str})
     _cache(event).stop(event["stop"])
     return {"status": "stopped"}
 
 
-def _prewarm(event: Mapping[str, Any]) -> dict[str, Any]:
+def _prewarm(event: Mapping[str, Any]) -> Answer:
     """Makes the environment and reaches the cache, if there is one, for the invocations to come."""
     check_event(event, PREWARM_FIELDS)
     if event["cache_url"]:
         _cache(event).ping()
-    sandbox.environment = _environment(event)
+    sandbox.environments.insert(0, _take_environment(event))
     return {"invocation_id": event["invocation_id"], "status": PREWARMED}
 
 
@@ -168,12 +272,18 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
     return sandbox.cache
 
 
-def _environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
-    """The sandbox's, if it is what the event asks for, or a new one."""
-    options, replay = event.get("environment_options", {}), event.get("replay", "")
-    key = (event["environment_id"], event["preprocessing"], json.dumps(options, sort_keys=True), replay)
-    if sandbox.environment is not None and sandbox.environment_key == key:
-        return sandbox.environment
+def _environment_key(event: Mapping[str, Any]) -> tuple[str, ...]:
+    return (event["environment_id"], event["preprocessing"],
+            json.dumps(event.get("environment_options", {}), sort_keys=True), event.get("replay", ""))
+
+
+def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
+    """One of the sandbox's, if they are what the event asks for, or a new one."""
+    options, replay, key = event.get("environment_options", {}), event.get("replay", ""), _environment_key(event)
+    if sandbox.environment_key != key:
+        sandbox.environments.clear()
+    elif sandbox.environments:
+        return sandbox.environments.pop(0)
     if replay not in REPLAYS:
         raise EventError(f"the event's 'replay' is {replay!r}; allowed: {' | '.join(map(repr, REPLAYS))}")
 
@@ -193,31 +303,22 @@ def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]
     return sandbox.policy
 
 
-def _roll_out(
-    event: Mapping[str, Any], policy: Policy, open_episode: OpenEpisode | None,
-    messages: TrajectoryCache | InlineMessages,
-) -> Fragment:
-    environment = _environment(event)
-    # An environment that raises is not trusted again.
-    sandbox.environment = None
-    try:
-        fragment = roll_out(
-            environment, policy,
-            fragment_steps=event["fragment_steps"], seed=event["seed"], round_index=event["round_index"],
-            slot=event["slot"], open_episode=open_episode, truncate_at_fragment=event["truncate_at_fragment"],
-            drop_unfinished=event.get("drop_unfinished", False),
-            should_stop=lambda: not messages.is_wanted(event["invocation_id"]),
-        )
-    except Exception as error:
-        if isinstance(error, ActorError) or raising_frame(error) is None:
-            raise
-        raise RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}") from error
-    if environment.can_save_episode:
-        sandbox.environment = environment
+def _give_back(environment: ActorEnvironment | ReplayedEnvironment, event: Mapping[str, Any]) -> None:
+    """Keeps an environment for events to come."""
+    if environment.can_save_episode and sandbox.environment_key == _environment_key(event):
+        sandbox.environments.append(environment)
     else:
         # It may remember things across resets, and who served which slot must not matter.
         environment.close()
-    return fragment
+
+
+def _explained(error: BaseException, event: Mapping[str, Any]) -> Exception:
+    """What a rollout ended with, or, if the environment's code raised that, what says so."""
+    if isinstance(error, Exception) and (isinstance(error, ActorError) or raising_frame(error) is None):
+        return error
+    explained = RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}")
+    explained.__cause__ = error
+    return explained
 
 
 def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Policy inference without torch, in numpy, for one observation at a time.
+"""Policy inference without torch, in numpy, for one observation or several at a time, with the same bits.
 
 Three networks and three distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
 """
@@ -6,7 +6,7 @@ Three networks and three distributions; see docs/decisions/0009-actor-inference.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -165,6 +165,14 @@ class Policy:
         """
         return self._network.outputs(observation)
 
+    def outputs_together(self, observations: Sequence[np.ndarray]) -> np.ndarray:
+        """What `outputs` returns for each of several observations, to the bit, float32 ``[N, …]``.
+
+        Args:
+            observations: ``N`` of them, as `outputs` takes each.
+        """
+        return self._network.outputs_together(observations)
+
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
         """An action: float32 ``[A]``, a whole number, or several, int64 ``[A]``.
 
@@ -173,6 +181,15 @@ class Policy:
             noise: The step's row of `noise`.
         """
         return self._distribution.sample(outputs, noise)
+
+    def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray | int]:
+        """The action that `sample` returns for each of several observations.
+
+        Args:
+            outputs: Of the observations, float32 ``[N, …]``.
+            noise: A row of `noise` for each, ``[N, …]``.
+        """
+        return self._distribution.sample_together(outputs, noise)
 
     def best_action(self, observation: np.ndarray) -> np.ndarray | int:
         """The Gaussian's mean, or the action of the largest probability: that of each choice."""
@@ -202,9 +219,11 @@ class _Mlp:
         self._inverse_std = (1.0 / fields["observation_std"]).astype(np.float32)
         self._highest = np.full(len(self._mean), fields["observation_clip"], np.float32)
         self._lowest = -self._highest
-        # What each call writes into.
+        # What each call writes into: for one observation, and for as many as there were last.
         self._normalised = np.empty(len(self._mean), np.float32)
         self._hidden = [(weight, bias, np.empty(len(bias), np.float32)) for weight, bias in hidden]
+        self._rows = np.empty((0, self._input_size), np.float32)
+        self._hidden_together: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def check(self, spaces: Spaces) -> None:
         if spaces.is_combined:
@@ -219,31 +238,54 @@ class _Mlp:
                               + (f"{spaces.vector_size} numbers" if spaces.vector_size else "pixels"))
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
+        return self._through(np.dot, self._inputs(observation), self._hidden)
+
+    def outputs_together(self, observations: Sequence[np.ndarray]) -> np.ndarray:
+        # A stack of products of one row each gives the bits of `outputs`; a product of matrices would not.
+        if len(observations) != len(self._rows):
+            self._prepare(len(observations))
+        if observations[0].dtype == np.uint8:
+            for row, observation in zip(self._rows, observations, strict=True):
+                row[:] = self._inputs(observation)
+        else:
+            np.concatenate(observations, out=self._rows.reshape(-1))
+            if self._is_normalised:
+                self._normalise(self._rows, self._rows)
+        return self._through(np.matmul, self._rows[:, None], self._hidden_together)[:, 0]
+
+    def _prepare(self, count: int) -> None:
+        self._rows = np.empty((count, self._input_size), np.float32)
+        self._hidden_together = [(weight, bias, np.empty((count, 1, len(bias)), np.float32))
+                                 for weight, bias, _ in self._hidden]
+
+    def _through(self, product: Callable[..., np.ndarray], entering: np.ndarray,
+                 hidden: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
         # Arguments by position and limits as arrays: what NumPy spends on a call is as much as the numbers take.
-        entering = self._inputs(observation)
-        for weight, bias, leaving in self._hidden:
-            np.dot(entering, weight, leaving)
+        for weight, bias, leaving in hidden:
+            product(entering, weight, leaving)
             leaving += bias
             if self._is_tanh:
                 np.tanh(leaving, leaving)
             else:
                 np.maximum(leaving, _ZERO, out=leaving)
             entering = leaving
-        outputs: np.ndarray = np.dot(entering, self._last)
+        outputs = product(entering, self._last)
         outputs += self._last_bias
         return outputs
 
     def _inputs(self, observation: np.ndarray) -> np.ndarray:
         if self._is_normalised:
-            inputs = self._normalised
-            np.subtract(observation, self._mean, inputs)
-            inputs *= self._inverse_std
-            np.maximum(inputs, self._lowest, out=inputs)
-            np.minimum(inputs, self._highest, out=inputs)
-            return inputs
+            return self._normalise(observation, self._normalised)
         if observation.dtype == np.uint8:
             return observation.reshape(-1) / np.float32(PIXEL_MAX)
         return observation
+
+    def _normalise(self, observation: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        np.subtract(observation, self._mean, inputs)
+        inputs *= self._inverse_std
+        np.maximum(inputs, self._lowest, out=inputs)
+        np.minimum(inputs, self._highest, out=inputs)
+        return inputs
 
 
 class _Trunk:
@@ -304,6 +346,10 @@ class _Conv:
         outputs: np.ndarray = np.dot(self._last, self._trunk.features(observation))
         outputs += self._last_bias
         return outputs
+
+    def outputs_together(self, observations: Sequence[np.ndarray]) -> np.ndarray:
+        # One after the other: beside the convolutions, what a call costs is little.
+        return np.stack([self.outputs(observation) for observation in observations])
 
 
 class _Combined(_Mlp):
@@ -377,6 +423,9 @@ class _Gaussian:
         actions: np.ndarray = outputs + self._std * noise
         return actions
 
+    def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray]:
+        return list(self.sample(outputs, noise))
+
     def best(self, outputs: np.ndarray) -> np.ndarray:
         return outputs
 
@@ -404,6 +453,12 @@ class _Categorical:
         cumulated = np.cumsum(np.exp(outputs - outputs.max()), dtype=np.float64)
         return int(np.searchsorted(cumulated[:-1], noise * cumulated[-1], side="right"))
 
+    def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[int]:
+        cumulated = np.cumsum(np.exp(outputs - outputs.max(1, keepdims=True)), 1, np.float64)
+        # Those that are not above: where there is no number, all, as searchsorted has it.
+        chosen: list[int] = (~(cumulated[:, :-1] > noise[:, None] * cumulated[:, -1:])).sum(1).tolist()
+        return chosen
+
     def best(self, outputs: np.ndarray) -> int:
         return int(outputs.argmax())
 
@@ -430,6 +485,10 @@ class _Categoricals:
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         return np.array([self._one.sample(part, one) for part, one in zip(self._parts(outputs), noise, strict=True)])
+
+    def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray]:
+        parts = zip(self._parts(outputs), noise.T, strict=True)
+        return list(np.stack([self._one.sample_together(part, one) for part, one in parts], 1))
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
         return np.array([part.argmax() for part in self._parts(outputs)])

@@ -1,9 +1,13 @@
-"""One fragment: ``fragment_steps`` steps of one policy version in one environment, or the whole episodes in them."""
+"""One fragment: ``fragment_steps`` steps of one policy version in one environment, or the whole episodes in them.
+
+Several are rolled out in lock-step, each in an environment of its own, with one call of the policy for each step of all
+of them. Each is then, to the bit, what it is alone: its random numbers are its own, and so are the policy's outputs.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +95,7 @@ class Fragment:
         actions: Float32 ``[T, A]``, or int64 ``[T]`` or ``[T, A]``.
         bootstrap_observations: As ``observations``, ``[K, …]``.
         frames: Uint8 ``[U, C, H, W]`` or ``[U, 1, 1, Y]``, each once; None if only vectors are observed.
+        replayed_steps: Those of the open episode that were taken again; None if the environment replays none.
     """
 
     observations: np.ndarray
@@ -106,6 +111,7 @@ class Fragment:
     episode_first_versions: np.ndarray
     open_episode: OpenEpisode | None
     frames: np.ndarray | None = None
+    replayed_steps: int | None = None
 
     @property
     def kind(self) -> wire.Kind:
@@ -127,6 +133,27 @@ class Fragment:
                                  if self.open_episode else NO_BYTES)}
 
 
+@dataclass(frozen=True)
+class Request:
+    """One fragment to roll out.
+
+    Attributes:
+        seed: This and the next two decide on its random numbers; see `random_streams`.
+        open_episode: What it continues first.
+        should_stop: Asked about once a second; True ends the fragment with `InterruptedError`.
+    """
+
+    seed: int
+    round_index: int
+    slot: int
+    open_episode: OpenEpisode | None = None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+_Message = tuple[np.ndarray, np.ndarray | int]
+_Rollout = Generator[np.ndarray, _Message, Fragment]
+"""Yields an observation, is sent the policy's outputs and the action, and so on; returns the fragment."""
+_BEGIN: Any = None
 _STEP_FIELDS = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",
                 "episode_lengths", "episode_first_versions")
 
@@ -157,9 +184,8 @@ def roll_out(
     """Samples ``fragment_steps`` steps, continuing ``open_episode`` first if there is one.
 
     Args:
-        truncate_at_fragment: Abandon the episode at the end instead of leaving it open.
-        drop_unfinished: Leave the steps of the episode that the end of the fragment cuts out of the fragment.
-        should_stop: Asked about once a second; True ends the fragment with `InterruptedError`.
+        open_episode: This, the three before it and ``should_stop`` are a `Request`.
+        truncate_at_fragment: This and the next as in `roll_out_together`.
 
     Raises:
         SchemaError: The policy does not fit the environment.
@@ -169,10 +195,89 @@ def roll_out(
         UnusableEnvironmentError: No episode ended, so that nothing is left with ``drop_unfinished``.
         InterruptedError: ``should_stop`` said so.
     """
-    spaces = environment.spaces
+    request = Request(seed, round_index, slot, open_episode, should_stop)
+    (found,) = roll_out_together([environment], policy, [request], fragment_steps=fragment_steps,
+                                 truncate_at_fragment=truncate_at_fragment, drop_unfinished=drop_unfinished)
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def roll_out_together(
+    environments: Sequence[ActorEnvironment | ReplayedEnvironment],
+    policy: Policy,
+    requests: Sequence[Request],
+    *,
+    fragment_steps: int,
+    truncate_at_fragment: bool = False,
+    drop_unfinished: bool = False,
+) -> list[Fragment | BaseException]:
+    """Rolls out several fragments in lock-step.
+
+    Args:
+        environments: One for each request; no two the same.
+        truncate_at_fragment: Abandon the episode at the end instead of leaving it open.
+        drop_unfinished: Leave the steps of the episode that the end of the fragment cuts out of the fragment.
+
+    Returns:
+        By request the fragment, or what it ended with, be it `SystemExit` of an environment: it costs no other one.
+    """
+    found: dict[int, Fragment | BaseException] = {}
+    noises, rollouts = [], []
+    for environment, request in zip(environments, requests, strict=True):
+        noise_stream, seed_stream = random_streams(request.seed, request.round_index, request.slot)
+        noises.append(policy.noise(noise_stream, fragment_steps))
+        rollouts.append(_rollout(environment, policy, request, noises[-1], seed_stream,
+                                 truncate_at_fragment=truncate_at_fragment, drop_unfinished=drop_unfinished))
+    places: Sequence[int] = range(len(rollouts))
+    messages = iter([_BEGIN] * len(rollouts))
+    for step in range(fragment_steps + 1):
+        playing, observations = [], []
+        for place, message in zip(places, messages, strict=True):
+            try:
+                observations.append(rollouts[place].send(message))
+                playing.append(place)
+            except (Exception, SystemExit) as end:
+                found[place] = _what_ended(end)
+        if len(playing) == 1:
+            found[playing[0]] = _go_on_alone(rollouts[playing[0]], observations[0], policy, noises[playing[0]][step:])
+        if len(playing) < 2:
+            break
+        if not step or len(playing) < len(places):
+            noise = np.stack([noises[place] for place in playing], 1)
+        outputs = policy.outputs_together(observations)
+        places, messages = playing, zip(outputs, policy.sample_together(outputs, noise[step]), strict=True)
+    return [found[place] for place in range(len(rollouts))]
+
+
+def _go_on_alone(rollout: _Rollout, observation: np.ndarray, policy: Policy,
+                 noise: np.ndarray) -> Fragment | BaseException:
+    act, sample, send = policy.outputs, policy.sample, rollout.send
+    try:
+        for row in noise:
+            output = act(observation)
+            observation = send((output, sample(output, row)))
+    except (Exception, SystemExit) as end:
+        return _what_ended(end)
+    raise AssertionError("a fragment has as many steps as rows of noise")
+
+
+def _what_ended(end: BaseException) -> Fragment | BaseException:
+    """The fragment that a rollout returned, or what its environment raised."""
+    if isinstance(end, StopIteration):
+        fragment: Fragment = end.value
+        return fragment
+    # If the environment raises one of these, a generator hides it.
+    return end.__cause__ if isinstance(end.__cause__, StopIteration) else end
+
+
+def _rollout(
+    environment: ActorEnvironment | ReplayedEnvironment, policy: Policy, request: Request, noise: np.ndarray,
+    seed_stream: np.random.Generator, *, truncate_at_fragment: bool, drop_unfinished: bool,
+) -> _Rollout:
+    """One fragment; its steps are as many as rows of noise."""
+    spaces, fragment_steps = environment.spaces, len(noise)
     policy.check(spaces)
-    noise_stream, seed_stream = random_streams(seed, round_index, slot)
-    noise = policy.noise(noise_stream, fragment_steps)
     outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
     actions = np.empty((fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32)
     recorder = (_FrameRecorder if spaces.is_pixels else _Recorder)(spaces, fragment_steps)
@@ -181,6 +286,7 @@ def roll_out(
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:
         return (recorder.begin(environment.reset(int(seed_stream.integers(2**31)))), 0.0, 0, policy.policy_version)
 
+    open_episode, should_stop = request.open_episode, request.should_stop
     if open_episode is None:
         observation, episode_return, length, first_version = fresh_episode()
     else:
@@ -188,11 +294,14 @@ def roll_out(
         environment.set_state(open_episode.state)
         episode_return, length = open_episode.return_so_far, open_episode.length
         first_version = open_episode.first_version
+    replayed_steps = getattr(environment, "replayed_steps", None)
+    if open_episode is None and replayed_steps:
+        replayed_steps = 0
 
     rewards: list[float] = []
     terminated: list[bool] = []
     truncated: list[bool] = []
-    keep, act, sample, take_step = recorder.keep, policy.outputs, policy.sample, environment.step
+    keep, take_step = recorder.keep, environment.step
     next_stop_check = time.monotonic() + 1.0
     for step in range(fragment_steps):
         if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_stop_check:
@@ -200,8 +309,8 @@ def roll_out(
                 raise InterruptedError("nobody waits for this trajectory any more")
             next_stop_check = time.monotonic() + 1.0
         keep(step)
-        outputs[step] = output = act(observation)
-        actions[step] = action = sample(output, noise[step])
+        outputs[step], action = yield observation
+        actions[step] = action
         frame, reward, is_terminated, is_truncated = take_step(action)
         rewards.append(reward)
         terminated.append(is_terminated)
@@ -251,6 +360,7 @@ def roll_out(
         episode_first_versions=np.array([v for _, _, v in finished], np.int64),
         open_episode=remaining,
         frames=frames,
+        replayed_steps=replayed_steps,
     )
 
 

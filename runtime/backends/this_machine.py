@@ -21,11 +21,12 @@ from runtime.cost.meter import Meter, SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
 from runtime.errors import ExperimentError
+from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.devices import BACKEND_NAMES, choose_backend, choose_reduction, look, places
-from runtime.gmi.fleet import INSTANCE_HANDLER, InstancesFleet
+from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
 from runtime.learner import LEARNER_HANDLER, device_of
 from runtime.ports.fleet import Cache, Fleet
@@ -178,7 +179,8 @@ def _open_instances(run: RunContext) -> Actors:
     here = places(machine, backend, settings.instances, variables)
     fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=settings.environments,
                        timeout_s=max(experiment.actor.timeout_s, experiment.learner.update_timeout_s),
-                       memory_mib=experiment.actor.memory_mib, handler=INSTANCE_HANDLER)
+                       memory_mib=experiment.actor.memory_mib,
+                       handler=INSTANCES_HANDLER if settings.environments > 1 else INSTANCE_HANDLER)
     instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
     event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
     return Actors(instances, instances, event, {
@@ -188,8 +190,10 @@ def _open_instances(run: RunContext) -> Actors:
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     experiment = run.experiment
+    together = experiment.environment.vector
     return open_fleet(run, experiment.fleet.chosen, concurrency=experiment.fleet.processes, credentials=credentials,
-                      timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib)
+                      timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
+                      handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER, together=together)
 
 
 def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:

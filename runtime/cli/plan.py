@@ -117,6 +117,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     """Searches for the fastest layout on this machine; keeps it for later runs."""
     from runtime.backends.registry import make_backend
+    from runtime.gmi.gmi_settings import INSTANCES_MAX
     from runtime.gmi.kept_results import keep
     from runtime.gmi.search import search_layout
     from runtime.gmi.settling import key_here
@@ -133,7 +134,8 @@ def _measure(options: argparse.Namespace) -> int:
     _, experiment = preflight(base.resolved())
     actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
-    found = search_layout(make_profiler(base, make_backend=make_backend, tell=say), actors=actors, fragment_steps=steps, instances_max=cores)
+    found = search_layout(make_profiler(base, make_backend=make_backend, tell=say), actors=actors,
+                          fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX))
     for line in layout_lines(found, round_samples=actors * steps):
         say(line)
     if found.layout is None:

@@ -138,7 +138,8 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
         problem: As pydantic describes it.
         kinds: As of `nearest`.
     """
-    location = [str(part) for part in problem["loc"]]
+    # Of "auto or a number", pydantic names the number's type, too.
+    location = [str(part) for part in problem["loc"] if part != "constrained-int"]
     name = ".".join(location) or "experiment"
     kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
@@ -191,9 +192,13 @@ def _field(location: Sequence[str]) -> tuple[str, FieldInfo | None]:
 
 
 def is_told_better(problem: Mapping[str, Any]) -> bool:
-    """Whether another of pydantic's problems tells more: each import path is tried as text first, then as a mapping."""
+    """Whether another of pydantic's problems tells as much: what may be two things is tried as one, then as the other.
+
+    So are import paths, as text and as a mapping, and what is ``auto`` or a number.
+    """
     location = problem["loc"]
-    return location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))
+    return (location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))) or any(
+        str(part).startswith("literal[") for part in location[-1:])
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -28,6 +28,8 @@ from runtime.errors import ExperimentError
 from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
+VECTOR_MAX = 16
+"""Environments in lock-step by default: what more of them save is little."""
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
 """Names under which games of the Arcade Learning Environment are registered."""
 
@@ -56,7 +58,13 @@ class ResolvedFleet(FleetSection):
     round_deadline_s: int
 
 
-class FittedEnvironment(EnvironmentSection):
+class ResolvedEnvironment(EnvironmentSection):
+    """What is learned, and how many of it a process plays."""
+
+    vector: int
+
+
+class FittedEnvironment(ResolvedEnvironment):
     """What is learned, and how it is seen."""
 
     preprocessing: Literal["atari", "none"]
@@ -83,6 +91,7 @@ class FittedNetwork(NetworkSection):
 class ResolvedExperiment(Experiment):
     """An experiment of which only its environment can still decide something."""
 
+    environment: ResolvedEnvironment
     algorithm: ResolvedAlgorithm
     learner: ResolvedLearner
     fleet: ResolvedFleet
@@ -147,17 +156,13 @@ def resolve(
     is_on_learner = has_instances or (is_deployed and kind == "local")
     # In a deployment not this machine's cores, but those of any learner that may be launched.
     cores = min(map(vcpus, instance_types)) if is_deployed and is_on_learner else _cores()
-    changes: dict[str, Any] = {}
-    if has_instances:
-        gmi: Any = learner.chosen
-        instances = _or(gmi.instances, min(cores, most_actors))
-        changes = {"gmi": _as(type(gmi), gmi, {
-            "instances": instances,
-            "environments": _or(gmi.environments, min(16, math.ceil(most_actors / instances)))})}
+    processes = _or(fleet.processes, cores)
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
     return _as(ResolvedExperiment, experiment, {
+        "environment": _as(ResolvedEnvironment, experiment.environment, {
+            "vector": _vector(experiment, processes) if kind == "local" and not has_instances else 1}),
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
@@ -165,16 +170,36 @@ def resolve(
             "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
-            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}), **changes,
+            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
+            **({"gmi": _layout(learner.chosen, cores, most_actors)} if has_instances else {}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
             "kind": kind,
-            "processes": _or(fleet.processes, cores),
+            "processes": processes,
             "is_on_learner": is_on_learner,
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
         **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})} if has_instances else {}),
     })
+
+
+def _vector(experiment: Experiment, processes: int) -> int:
+    """Environments that a process of the local fleet plays at once, at most."""
+    if experiment.environment.vector != "auto":
+        return experiment.environment.vector
+    # All of a process would come back at once, and it would idle until others start.
+    if experiment.algorithm.is_asynchronous:
+        return 1
+    return min(VECTOR_MAX, math.ceil(experiment.scaler.most_actors / processes))
+
+
+def _layout(gmi: Any, cores: int, most_actors: int) -> Any:
+    """The settings of instances with their numbers; those that were open are not among the fields that were set."""
+    instances = min(cores, most_actors) if gmi.instances == "auto" else gmi.instances
+    fair = {"instances": instances, "environments": min(VECTOR_MAX, math.ceil(most_actors / instances))}
+    open_keys = {name for name in fair if getattr(gmi, name) == "auto"}
+    values = {**dict(gmi), **{name: fair[name] for name in open_keys}}
+    return type(gmi).model_construct(gmi.model_fields_set - open_keys, **values)
 
 
 def _is_convolved(experiment: Experiment) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.stellaris.place",
               "learner.update_timeout_s", "learner.instance_types", "learner.market", "learner.launches_max",
               "learner.image_parameter", "learner.device", "learner.gmi.backend", "learner.gmi.environments",
-              "actor.provisioned")
+              "actor.provisioned", "environment.vector")
 """What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
 ``learner.kind``, between `equal_updaters`."""
 REMOVED: Mapping[str, tuple[Any, str]] = {
@@ -92,6 +92,10 @@ class EnvironmentSection(Section):
                                       "preprocessing. Returns are always told unclipped")
     truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
                                        "instead of letting a later actor continue it")
+    vector: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
+        "auto", description="environments that one process of the local fleet plays in lock-step, each an actor's, at "
+        "most; auto = the most actors of a round over fleet.processes, 16 at most, and 1 in asynchronous rounds; does "
+        "not change what synchronous rounds hold")
 
     @property
     def options(self) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     yield from algorithm.chosen.unused(f"algorithm.{algorithm.chosen_key}.")
     yield from learner.unused(f"learner.{UPDATERS.key(experiment.learner.kind)}.")
     unread = experiment.fleet.chosen.unread
-    if unread:
-        yield Unused(unread, ["fleet.kind"], _reading(FLEETS, unread, "auto"))
+    for key in unread:
+        yield Unused([key], ["fleet.kind"], _reading(FLEETS, [key], "auto"))
     if learner.unread and not set(unread) & set(learner.unread):
         yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
     if cache.kind == "none":

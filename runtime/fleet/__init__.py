@@ -8,6 +8,8 @@ from pathlib import Path
 
 ACTOR_HANDLER = "lambda_actor.handler:handler"
 """The actor function."""
+ACTORS_HANDLER = "lambda_actor.handler:handler_together"
+"""The same for several events at once."""
 ACTOR_VARIABLES = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
     "PYTHONHASHSEED": "0"}
@@ -26,6 +28,8 @@ class FleetSetup:
         credentials: Environment variables for the actors alone, by name.
         function_arn: ARN of the deployed actor function; empty on this machine.
         handler: What processes of this machine, or of a Ray cluster, run, as ``module:function``.
+        together: Invocations that a process of this machine serves at once, at most; with more than one, ``handler``
+            takes several events and returns their answers, be it exceptions.
     """
 
     concurrency: int
@@ -35,3 +39,4 @@ class FleetSetup:
     credentials: Mapping[str, str] = field(default_factory=dict)
     function_arn: str = ""
     handler: str = ACTOR_HANDLER
+    together: int = 1

@@ -1,6 +1,7 @@
 """One process of the local fleet: runs the very handler that Lambda runs, an actor's or a learner's, event by event.
 
-Speaks length-prefixed JSON over an inherited socket, and ends with the fleet; see `runtime.processes.inside`.
+Or one that serves several events at once. Speaks length-prefixed JSON over an inherited socket, and ends with the
+fleet; see `runtime.processes.inside`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,35 +21,54 @@ from runtime.processes.inside import connect
 from runtime.settings.kinds import load
 
 Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
+_Several = Callable[[Sequence[Mapping[str, Any]], object], Sequence[dict[str, Any] | BaseException]]
 
 
-def main(control_fd: int, name: str) -> None:
-    """Serves events with a handler, ``module:function``, until the fleet hangs up."""
+def main(control_fd: int, name: str, is_together: bool) -> None:
+    """Serves events with a handler, ``module:function``, until the fleet hangs up.
+
+    Args:
+        is_together: Whether the handler takes several events; else there is one in each message.
+    """
     connection, events = connect(control_fd)
     try:
-        handler: Handler = load(name)
+        handler = load(name)
     except BaseException as error:
         _send(connection, {"failed": _described(error)})
         return
     _send(connection, {"ready": True, "init_cpu_s": time.process_time()})
     process_id = os.getpid()
     while True:
-        reply = serve(handler, json.loads(events.get()))
+        asked = json.loads(events.get())
+        replies = _serve_together(handler, asked) if is_together else [serve(handler, asked[0])]
         if os.getpid() != process_id:
             # The environment forked, and this is the copy.
             os._exit(0)
-        _send(connection, reply)
+        for reply in replies:
+            _send(connection, reply)
 
 
 def serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
     """Calls a handler; returns its response or what it raised, and the CPU seconds that it took."""
+    return _serve_together(lambda events, context: [handler(events[0], context)], [event])[0]
+
+
+def _serve_together(handler: _Several, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same for several events, which share the CPU seconds evenly."""
     started_cpu_s = time.process_time()
     try:
-        response, error = handler(event, None), ""
+        answers = handler(events, None)
     except BaseException as raised:
-        traceback.print_exc()
-        response, error = None, _described(raised)
-    return {"response": response, "error": error, "cpu_s": time.process_time() - started_cpu_s}
+        answers = [raised] * len(events)
+    cpu_s = (time.process_time() - started_cpu_s) / len(events)
+    return [_reply(answer) | {"cpu_s": cpu_s} for answer in answers]
+
+
+def _reply(answer: dict[str, Any] | BaseException) -> dict[str, Any]:
+    if isinstance(answer, BaseException):
+        traceback.print_exception(answer)
+        return {"response": None, "error": _described(answer)}
+    return {"response": answer, "error": ""}
 
 
 def _described(error: BaseException) -> str:
@@ -60,4 +80,4 @@ def _send(connection: Connection, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3] == "together")

@@ -12,7 +12,7 @@ from runtime.settings.fleet import FleetSettings
 class LambdaSettings(FleetSettings):
     """Settings of actors that are invocations of a function."""
 
-    unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
+    unread: ClassVar[tuple[str, ...]] = ("fleet.processes", "environment.vector")
 
     def make(self, setup: FleetSetup) -> Fleet:
         """Makes the fleet, which invokes `FleetSetup.function_arn`."""

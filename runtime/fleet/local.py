@@ -2,6 +2,9 @@
 
 A process that dies, hangs or raises costs the one invocation that it had: it is replaced by a fresh process, and the
 invocation ends with an outcome that says what happened. The processes live and die with this one.
+
+A process may serve several invocations at once. If it dies or hangs then, nobody knows which of them it was: each is
+served once more, alone.
 """
 
 from __future__ import annotations
@@ -106,19 +109,23 @@ class _Channel:
 class _Process:
     """One actor process and what it is doing."""
 
-    def __init__(self, handler: str, variables: Mapping[str, str], log_path: Path) -> None:
+    def __init__(self, handler: str, variables: Mapping[str, str], log_path: Path, *, is_together: bool) -> None:
         with open_to_write(log_path, os.O_APPEND) as log:
-            self._child = Child("runtime.fleet.actor_process", handler, variables=variables, output=log)
+            self._child = Child("runtime.fleet.actor_process", handler, "together" if is_together else "alone",
+                                variables=variables, output=log)
         self.channel = _Channel(self._child.connection)
         self.is_ready = False
         self.init_cpu_s = 0.0
-        self.has_served = False
-        self.invocation_id: str | None = None
+        self.served = 0
+        self.invocations: deque[Invocation] = deque()
+        self.together = 1
         self.since_s = time.monotonic()
 
-    def send(self, invocation: Invocation) -> None:
-        self.invocation_id, self.since_s = invocation.invocation_id, time.monotonic()
-        self.channel.send(json.dumps(invocation.event).encode())
+    def send(self, invocations: Sequence[Invocation]) -> None:
+        """Has it serve these, which it answers in their order."""
+        self.invocations.extend(invocations)
+        self.together, self.since_s = len(invocations), time.monotonic()
+        self.channel.send(json.dumps([invocation.event for invocation in invocations]).encode())
 
     def end(self, patience_s: float = 0.0) -> int:
         """Kills it if it still lives after ``patience_s``, and what it has started; returns its exit code."""
@@ -131,11 +138,12 @@ class LocalFleet:
     """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
 
     Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
-    function's memory buys. An actor that died or was killed is billed for the time it was given.
+    function's memory buys. An actor that died or was killed is billed for the time it was given. Those that a process
+    serves at once share both, and its time limit is the sum of theirs.
     """
 
     def __init__(self, setup: FleetSetup) -> None:
-        """Starts the actor processes, each of which serves one invocation at a time.
+        """Starts the actor processes.
 
         Args:
             setup: With the memory of the function whose bill is modelled. Everything that actors print is appended to
@@ -146,13 +154,14 @@ class LocalFleet:
         """
         self.concurrency, self._timeout_s, self._share = (
             setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
-        self._log_path, self._handler = setup.log_path, setup.handler
+        self._log_path, self._handler, self._together = setup.log_path, setup.handler, setup.together
         self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
         self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
         self._lock = threading.Lock()
         self._queue: deque[Invocation] = deque()
         self._abandoned: set[str] = set()
+        self._alone: set[str] = set()
         self._outcomes: list[Outcome] = []
         self._has_outcomes = threading.Condition(self._lock)
         self._is_closing = False
@@ -258,12 +267,25 @@ class LocalFleet:
                     log.write(_LOG_CUT)
 
     def _assign(self) -> None:
-        for process in self._processes:
-            if self._queue and process.is_ready and process.invocation_id is None:
-                invocation = self._queue.popleft()
-                # One that died while idle is seen to have ended next, and ends this invocation as crashed.
+        # As many each as if all processes were idle: those that are busy will be.
+        share = min(self._together, math.ceil(len(self._queue) / len(self._processes)))
+        for index, process in enumerate(self._processes):
+            is_free = self._queue and process.is_ready and not process.invocations
+            # The first makes the environment, and the second one's seconds may be the bill's rate.
+            if is_free and (taken := self._taken(index, share if process.served > 1 else 1)):
+                # One that died while idle is seen to have ended next, and ends its invocations as crashed.
                 with suppress(OSError):
-                    process.send(invocation)
+                    process.send(taken)
+
+    def _taken(self, index: int, count: int) -> list[Invocation]:
+        """Takes the next invocations that a process may serve, so many at most; those that must be alone come first."""
+        taken = [one for one in self._queue if one.process in (None, index)][:count]
+        if taken and taken[0].invocation_id in self._alone:
+            del taken[1:]
+            self._alone.remove(taken[0].invocation_id)
+        for one in taken:
+            self._queue.remove(one)
+        return taken
 
     def _end_abandoned(self) -> None:
         if not self._abandoned:
@@ -273,7 +295,7 @@ class LocalFleet:
             self._report(Outcome(invocation.invocation_id, "abandoned", error="never started before the deadline",
                                  was_started=False))
         for index, process in enumerate(self._processes):
-            if process.invocation_id in self._abandoned:
+            if any(one.invocation_id in self._abandoned for one in process.invocations):
                 self._replace(index, process, "abandoned", "still running at the round's deadline")
         self._abandoned.clear()
 
@@ -295,15 +317,14 @@ class LocalFleet:
             process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
         elif "failed" in message:
             self._replace(index, process, "error", f"the actor process does not start: {message['failed']}")
-        elif process.invocation_id is not None:
+        elif process.invocations:
             self._report(Outcome(
-                process.invocation_id, "error" if message["error"] else "ok",
+                process.invocations.popleft().invocation_id, "error" if message["error"] else "ok",
                 response=message["response"], error=message["error"],
                 billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
                 init_s=process.init_cpu_s / self._share, init_cpu_s=process.init_cpu_s,
-                cpu_s=message["cpu_s"] if process.has_served else 0.0))
-            process.has_served = True
-            process.invocation_id = None
+                cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0))
+            process.served += 1
 
     def _overdue(self, index: int, process: _Process) -> None:
         reason = (f"timed out after {self._timeout_s:g} s" if process.is_ready
@@ -312,20 +333,23 @@ class LocalFleet:
             self._replace(index, process, "timeout", reason)
 
     def _replace(self, index: int, process: _Process, status: OutcomeStatus, reason: str) -> None:
-        """Ends ``process`` and its invocation, and puts a fresh process in its place; the lock is held.
+        """Ends ``process`` and its invocations, and puts a fresh process in its place; the lock is held.
 
-        A process that dies before it ever was ready takes a waiting invocation with it: else an actor that cannot
-        start would be started for ever.
+        Of several, those that nobody has given up are served again, each alone. A process that dies before it ever was
+        ready takes a waiting invocation with it: else an actor that cannot start would be started for ever.
         """
         process.end()
-        invocation_id = process.invocation_id
-        if invocation_id is None and not process.is_ready and self._queue:
-            invocation_id = self._queue.popleft().invocation_id
-        if invocation_id is not None:
-            billed_s = min(time.monotonic() - process.since_s, self._timeout_s) if process.is_ready else 0.0
-            self._report(Outcome(invocation_id, status, error=reason, billed_s=billed_s,
+        ending = list(process.invocations) or ([] if process.is_ready else self._taken(index, 1))
+        if process.together > 1:
+            again = [one for one in ending if one.invocation_id not in self._abandoned]
+            self._alone.update(one.invocation_id for one in again)
+            self._queue.extendleft(reversed(again))
+            ending = [one for one in ending if one not in again]
+        billed_s = (time.monotonic() - process.since_s) / process.together if process.is_ready else 0.0
+        for one in ending:
+            self._report(Outcome(one.invocation_id, status, error=reason, billed_s=min(billed_s, self._timeout_s),
                                  init_s=process.init_cpu_s / self._share))
-        elif not process.is_ready:
+        if not ending and not process.is_ready:
             # Nobody waits for it: do not spin.
             time.sleep(_RESTART_PAUSE_S)
         self._processes[index] = self._spawn()
@@ -335,7 +359,7 @@ class LocalFleet:
         self._has_outcomes.notify_all()
 
     def _spawn(self) -> _Process:
-        return _Process(self._handler, self._variables, self._log_path)
+        return _Process(self._handler, self._variables, self._log_path, is_together=self._together > 1)
 
     def _is_overdue(self, process: _Process) -> bool:
         limit_s = self._limit_s(process)
@@ -344,7 +368,7 @@ class LocalFleet:
     def _limit_s(self, process: _Process) -> float | None:
         if not process.is_ready:
             return _START_TIMEOUT_S
-        return self._timeout_s if process.invocation_id is not None else None
+        return process.together * self._timeout_s if process.invocations else None
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")

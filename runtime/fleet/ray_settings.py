@@ -13,7 +13,8 @@ class RaySettings(RaySection):
     """Settings of actors that are tasks of a cluster, whose nodes are nobody's instances."""
 
     title: ClassVar[str] = "the cluster of kind = ray"
-    unread: ClassVar[tuple[str, ...]] = ("learner.market", "learner.image_parameter", "learner.launches_max")
+    unread: ClassVar[tuple[str, ...]] = ("learner.market", "learner.image_parameter", "learner.launches_max",
+                                    "environment.vector")
 
     def make(self, setup: FleetSetup) -> Fleet:
         """Joins the cluster, or starts one.

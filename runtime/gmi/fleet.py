@@ -11,7 +11,8 @@ from runtime.gmi.devices import Place
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
-"""What the processes run, as fleets take it."""
+INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"
+"""What the processes run, as fleets take it: one event at a time, or several."""
 INSTANCE_FIELDS: dict[str, type] = {"store": str, "token": str, "instance": int, "cores": list, "variables": dict}
 """What every event of an instance carries: where what it trains lies, and what the names of that begin with; which
 instance it is, and what it has of the machine (see `runtime.gmi.devices.Place`)."""

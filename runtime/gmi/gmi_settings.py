@@ -20,10 +20,8 @@ class GmiSettings(UpdaterSettings):
     title: ClassVar[str] = "instances of kind = gmi, which play and train on one machine"
     has_actors: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (
-        "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "fleet.processes")
+        "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "environment.vector", "fleet.processes")
 
-    layout: Literal["holistic"] = Field(
-        "holistic", description="what an instance does; holistic = it plays, and computes gradients on what it played")
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
         "auto", description="instances; auto = one a core, in a deployment one a vCPU of the smallest of "
         "learner.instance_types, and no more than a round has actors")

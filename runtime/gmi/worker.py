@@ -116,7 +116,8 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
     return [answer if isinstance(answer, Exception) else answer | here for answer in answers]
 
 
-def handler(event, context):
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """Answers one event; see `handler_together`."""
     (answer,) = handler_together([event], context)
     if isinstance(answer, Exception):
         raise answer

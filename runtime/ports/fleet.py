@@ -16,12 +16,15 @@ class Invocation:
         event: What its handler receives (JSON values only).
         timeout_s: The most seconds that it is billed for, without its start-up; a fleet's own limit may be shorter.
         replayed_steps: Steps of its open episode that it takes again.
+        process: The only process of the local fleet that may serve it, counted from 0; None if any may. Other fleets do
+            not read it.
     """
 
     invocation_id: str
     event: Mapping[str, Any]
     timeout_s: float = math.inf
     replayed_steps: int = 0
+    process: int | None = None
 
 
 OutcomeStatus = Literal["ok", "error", "crashed", "timeout", "abandoned"]
@@ -41,7 +44,8 @@ class Outcome:
         init_s: Billed duration of a cold start: where it is metered, what this actor had of it, contained in
             ``billed_s``; else what it would have, were it to start cold.
         is_metered: Whether the platform said what it bills; else ``billed_s`` is modelled, or an upper bound.
-        cpu_s, init_cpu_s: Measured CPU seconds of it, if it made no environment, and of its start-up, if known.
+        cpu_s, init_cpu_s: Measured CPU seconds of it, if it made no environment and was served alone, and of its
+            start-up, if known.
     """
 
     invocation_id: str

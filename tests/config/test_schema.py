@@ -568,6 +568,29 @@ def test_resolving_fills_every_computed_default_and_is_idempotent():
     assert Experiment.model_validate(resolved.model_dump()).resolved() == resolved
 
 
+@pytest.mark.parametrize(("changed", "is_deployed", "vector"), [
+    ({"scaler.actors_fixed": 4, "fleet.processes": 2}, False, 2),
+    ({"scaler.actors_fixed": 5, "fleet.processes": 2}, False, 3),
+    ({"scaler.actors_fixed": 2, "fleet.processes": 4}, False, 1),
+    ({"scaler.actors_fixed": 200, "fleet.processes": 2}, False, 16),
+    ({"scaler.kind": "nitro", "scaler.actors_max": 12, "fleet.processes": 3}, False, 4),
+    ({"scaler.actors_fixed": 4, "fleet.processes": 2, "fleet.kind": "local"}, True, 2),
+    ({"scaler.actors_fixed": 4, "learner.instance_types": ["c7i.large"], "fleet.kind": "local"}, True, 2),
+    ({"scaler.actors_fixed": 4}, True, 1),
+    ({"scaler.actors_fixed": 4, "fleet.kind": "lambda"}, True, 1),
+    ({"scaler.actors_fixed": 4, "fleet.kind": "ray"}, False, 1),
+    ({"scaler.actors_fixed": 4, "fleet.processes": 2, "algorithm.kind": "impact"}, False, 1),
+    ({"scaler.actors_fixed": 4, "fleet.processes": 2, "algorithm.kind": "impact",
+      "algorithm.rounds": "synchronous"}, False, 2),
+    ({"environment.vector": 7, "algorithm.kind": "impact"}, False, 7),
+    ({"environment.vector": 1, "scaler.actors_fixed": 8, "fleet.processes": 1}, False, 1),
+    ({"environment.vector": 1024}, False, 1024)], ids=str)
+def test_environments_in_lock_step_are_spread_over_the_processes(
+        changed: dict[str, Any], is_deployed: bool, vector: int):
+    assert experiment_from_tree(tree_with_all(changed), source="x.yaml").resolved(
+        is_deployed=is_deployed).environment.vector == vector
+
+
 @pytest.mark.parametrize(("kind", "is_deployed", "resolved"), [
     ("auto", False, "local"), ("auto", True, "lambda"), ("local", False, "local"), ("local", True, "local"),
     ("lambda", False, "lambda"), ("lambda", True, "lambda")])
@@ -602,7 +625,7 @@ CHANGEABLE_LEAVES = set(
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
     "learner.device learner.kind learner.stellaris.place learner.gmi.backend learner.gmi.environments "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
-    "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
+    "actor.provisioned environment.vector fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
     "fleet.ray.node_usd_per_hour".split())
 
 

@@ -126,7 +126,11 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
     ("fleet: {ray: {nodes: 2}}", [], "fleet.ray.nodes = 2 is never read with fleet.kind = auto, its default; allowed: "
      "fleet.kind = ray"),
     ("fleet: {kind: ray}\nlearner: {launches_max: 2}", [], "learner.launches_max = 2 is never read with fleet.kind = "),
-    ("fleet: {kind: lambda, processes: 2}", [], "fleet.processes = 2 is never read with fleet.kind = lambda"),
+    ("fleet: {kind: lambda, processes: 2}", [], "fleet.processes = 2 is never read with fleet.kind = lambda; "
+     "allowed: fleet.kind = auto | local | ray, or"),
+    ("fleet: {kind: lambda}", ["environment.vector=2"], "environment.vector = 2 is never read with fleet.kind = "
+     "lambda; allowed: fleet.kind = auto | local, or"),
+    ("fleet: {kind: ray}", ["environment.vector=2"], "environment.vector = 2 is never read with fleet.kind = ray; "),
     ("cache: {kind: none, url: 'redis://:tooth@h'}", [], "cache.url = "),
 ])
 def test_a_key_that_is_never_read_is_refused_beside_what_decides_that(

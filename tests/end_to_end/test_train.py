@@ -104,6 +104,21 @@ def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Pa
     assert [row["spent_usd"] for row in found] == [row["spent_usd"] for row in expected]
 
 
+@pytest.mark.parametrize(("vector", "processes"), [(1, 2), (4, 1)])
+def test_environments_in_lock_step_change_nothing(
+    reference: Path, experiment: Path, tmp_path: Path, vector: int, processes: int
+) -> None:
+    """Nor do they change the bill: what a step costs is measured, if it is, of one environment alone."""
+    options = overrides(environment__vector=vector, fleet__processes=processes)
+    assert train(experiment, tmp_path / "run", *options).returncode == 0
+    found, expected = rounds(tmp_path / "run"), rounds(reference)
+    assert results_only(found) == results_only(expected)
+    assert bill_only(found) == bill_only(expected)
+    vectors = [yaml.safe_load((run / "config.yaml").read_text())["environment"]["vector"]
+               for run in (tmp_path / "run", reference)]
+    assert vectors == [vector, 3], "six actors at most are three for each of two processes"
+
+
 def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert train(experiment, out, *overrides(cache__kind="none")).returncode == 0

@@ -124,13 +124,11 @@ class Kind:
     Attributes:
         fleets: Given a folder, makes fleets with room for so many actors at once, each ended after so many seconds.
         is_metered: Whether it tells what the platform bills.
-        status_of_exit: Of an actor that calls `sys.exit`; Lambda's runtime lets that end the process.
         words: Contained in the error of an actor in the environment of that name.
     """
 
     fleets: Callable[[Path], AbstractContextManager[MakeFleet]]
     is_metered: bool
-    status_of_exit: str
     words: Mapping[str, str]
 
     def init_billed_s(self, outcome: Outcome) -> float:

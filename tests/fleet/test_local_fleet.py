@@ -210,7 +210,8 @@ def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(local_fle
 
 def test_an_actor_that_ends_its_program_is_told_with_its_line(local_fleet, actors_of):
     (outcome,) = actors_of(local_fleet(1)).run("exiting_politely")
-    assert re.fullmatch(r"SystemExit: enough, in .*/fleet_environments\.py, line \d+", outcome.error)
+    assert re.fullmatch(r"RaisingEnvironmentError: .* raised SystemExit: enough, in .*/fleet_environments\.py, "
+                        r"line \d+", outcome.error)
 
 
 def test_the_log_has_an_end_and_says_so_once_a_session(

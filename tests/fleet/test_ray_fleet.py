@@ -64,8 +64,7 @@ def ray_fleets(folder: Path) -> Iterator[MakeFleet]:
 
 @pytest.fixture(scope="module")
 def kind() -> Kind:
-    return Kind(ray_fleets, False, "error", {
-        "exiting_politely": "SystemExit: enough", "hanging": "timed out after 3 s"})
+    return Kind(ray_fleets, False, {"hanging": "timed out after 3 s"})
 
 
 def test_a_worker_that_is_killed_costs_its_own_invocation_only(

@@ -174,7 +174,7 @@ def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: Trajec
 
 def test_a_replacement_brings_back_the_same_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
     handler(event, None)
-    actor.sandbox.environment = actor.sandbox.policy = None
+    actor.sandbox.environments, actor.sandbox.policy = [], None
     cache.expect(["another-id"])
     handler({**event, "invocation_id": "another-id"}, None)
     first, second = taken(cache), taken(cache, "another-id")
@@ -204,9 +204,9 @@ def test_a_warm_actor_reuses_what_it_can(
     event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler(event, None)
-    environment, policy, connection = (getattr(actor.sandbox, name) for name in ("environment", "policy", "cache"))
+    (environment,), policy, connection = (getattr(actor.sandbox, name) for name in ("environments", "policy", "cache"))
     handler({**event, "slot": 1}, None)
-    assert actor.sandbox.environment is environment
+    assert actor.sandbox.environments[0] is environment
     assert actor.sandbox.policy is policy
     assert actor.sandbox.cache is connection
 
@@ -260,7 +260,7 @@ def test_a_prewarm_event_proves_the_environment_and_the_cache(
 ) -> None:
     prewarmed = {name: make_event(server_url, run_id)[name] for name in PREWARM_FIELDS} | {"prewarm": True}
     assert handler(prewarmed, None) == {"invocation_id": "r1-0-0", "status": "prewarmed"}
-    assert sandbox.environment.environment_id == COUNTER
+    assert [one.environment_id for one in sandbox.environments] == [COUNTER]
     assert sandbox.cache is not None
 
 
@@ -269,13 +269,13 @@ def test_a_prewarmed_actor_samples_what_a_cold_one_does(
 ) -> None:
     handler(event, None)
     cold = taken(cache)
-    sandbox.environment = sandbox.policy = None
+    sandbox.environments, sandbox.policy = [], None
     handler({**event, "prewarm": True}, None)
-    warm_environment = sandbox.environment
+    (warm_environment,) = sandbox.environments
     cache.expect(["r1-0-0"])
     handler(event, None)
     warm = taken(cache)
-    assert sandbox.environment is warm_environment
+    assert sandbox.environments == [warm_environment]
     assert warm.keys() == cold.keys()
     assert all(np.array_equal(warm[name], cold[name]) for name in cold)
 
@@ -305,7 +305,7 @@ def test_an_actor_that_cannot_reach_the_cache_says_so_before_it_makes_anything(
 ) -> None:
     with pytest.raises(CacheUnavailableError):
         handler({**event, "prewarm": True, "cache_url": f"unix://{tmp_path}/nobody.sock"}, None)
-    assert sandbox.environment is None
+    assert sandbox.environments == []
 
 
 # Failures
@@ -418,7 +418,7 @@ def test_a_sandbox_makes_a_game_anew_for_another_preprocessing(
     made = []
     for preprocessing in ("auto", "auto", "none", "none"):
         handler({**prewarm, "preprocessing": preprocessing}, None)
-        made.append(sandbox.environment)
+        made += sandbox.environments
     assert [environment.preprocessing for environment in made] == ["atari", "atari", "none", "none"]
     assert (made[0] is made[1], made[1] is made[2], made[2] is made[3]) == (True, False, True)
 

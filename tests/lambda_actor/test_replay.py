@@ -135,7 +135,7 @@ def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "sandbox", Sandbox())
     first = handler(event, None)
     assert first["replayed_steps"] == 0
-    episode = played(module.sandbox.environment, 3)
+    episode = played(module.sandbox.environments[0], 3)
     going_on = {**event, "episode_id": "r1-0", "episode": to_text(episode.to_bytes())}
     held = handler(going_on, None)
     monkeypatch.setattr(module, "sandbox", Sandbox())

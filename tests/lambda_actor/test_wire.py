@@ -113,6 +113,8 @@ MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.WEIGHTS: policy_arrays(3, 2, hid
             Kind.GRADIENT: {
                 "pulled_version": np.int64(7), "losses": np.ones(3, np.float32), "sample_count": np.int64(3),
                 "truncated_count": np.int64(1), "array.policy.log_std": np.ones(1, np.float32)}}
+MESSAGES[Kind.KEPT_TRAJECTORY] = {
+    name: MESSAGES[Kind.TRAJECTORY].get(name, np.int64(2)) for name in wire.SCHEMAS[Kind.KEPT_TRAJECTORY]}
 ALL_KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.name)
 
 
