@@ -165,11 +165,11 @@ def uses(name: str) -> dict[str, list[Import]]:
     return {path: statements for path, statements in found.items() if statements}
 
 
-def test_torch_is_for_the_learner_and_the_detector() -> None:
+def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None:
     found = uses("torch")
     assert any(path.startswith("runtime/learner/") for path in found)
     elsewhere = {path: statements for path, statements in found.items()
-                 if not path.startswith(("runtime/learner/", "runtime/detector/"))}
+                 if not path.startswith(("runtime/learner/", "runtime/detector/", "runtime/gmi/"))}
     assert elsewhere.keys() <= {"runtime/training/run.py"}
     assert all(statement.is_lazy for statements in elsewhere.values() for statement in statements)
 
@@ -218,7 +218,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("guard", "records"),
     ("ports",),
     ("cost", "detector", "display", "export", "report", "scaler"),
-    ("fleet", "learner", "sampling"),
+    ("fleet", "gmi", "learner", "sampling"),
     ("registry", "training"),
     ("backends", "operations", "planning"),
     ("cli",),

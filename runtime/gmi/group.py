@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import torch
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from runtime.errors import ExperimentError, RunError
 from runtime.gmi.costs import applicable, choice_of_paper
@@ -62,6 +62,7 @@ class InstanceGroup:
         if reduction not in ("auto", "paper", *allowed):
             raise ExperimentError(f"reduction {reduction}: not for instances on the devices {list(devices)}; "
                                   f"allowed: auto | paper | {' | '.join(allowed)}")
+        self._buffers: dict[torch.dtype, torch.Tensor] = {}
         self._reduction: Reduction | None = None
         self._links: Links | None = None
         self._mesh = Mesh(rank, self.size, store, name, timeout_s=timeout_s)
@@ -70,7 +71,7 @@ class InstanceGroup:
                               self._quickest(allowed) if reduction == "auto" else reduction)
             self._reduction = self._make(self.reduction)
         except BaseException as error:
-            self._leave(is_in_step=False)
+            self.leave()
             if isinstance(error, OSError | RuntimeError):
                 raise RunError(f"member {rank} of {self.size} cannot join {name}: {error}") from error
             raise
@@ -113,14 +114,15 @@ class InstanceGroup:
             with torch.no_grad():
                 for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
                     alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-                    flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+                    flat = self._flat(dtype, sum(tensor.numel() for tensor in alike))
+                    torch.cat([tensor.reshape(-1) for tensor in alike], out=flat)
                     if self.size > 1:
                         self._reduction.sum(flat)
-                    parts = flat.split([tensor.numel() for tensor in alike])
+                    parts = torch.split(flat, [tensor.numel() for tensor in alike])
                     for tensor, part in zip(alike, parts, strict=True):
                         tensor.copy_(part.view_as(tensor))
         except BaseException as error:
-            self._leave(is_in_step=False)
+            self.leave()
             if isinstance(error, OSError | RuntimeError):
                 raise RunError(f"member {self.rank} of {self.size} lost contact to {self._name}: {error}") from error
             raise
@@ -128,19 +130,22 @@ class InstanceGroup:
 
     def leave(self) -> None:
         """Leaves the group without waiting for the others; idempotent."""
-        self._leave(is_in_step=True)
-
-    def _leave(self, *, is_in_step: bool) -> None:
-        # First of all the others are told.
+        # The others are told first.
         self._mesh.close()
-        self._drop(is_in_step=is_in_step)
+        self._drop()
+
+    def _flat(self, dtype: torch.dtype, length: int) -> torch.Tensor:
+        # Kept: fresh memory costs more than the copy into it.
+        if dtype not in self._buffers or len(self._buffers[dtype]) < length:
+            self._buffers[dtype] = torch.empty(length, dtype=dtype, device=self._device)
+        return self._buffers[dtype][:length]
 
     def _make(self, name: str) -> Reduction:
         if name == "mpr":
             return MultiProcess(self._mesh, self._elements)
         self._made += 1
         self._links = SocketLinks(self._mesh) if self._device == "cpu" and name != "flat" else TorchLinks(
-            self._mesh, self._store, f"{self._name}/{self._made}", is_cuda=self._device != "cpu",
+            self._mesh, self._store, f"{self._name}/torch/{self._made}", is_cuda=self._device != "cpu",
             timeout_s=self._timeout_s)
         if name == "mrr":
             return MultiRing(self._links, self.rank, self._devices)
@@ -148,10 +153,10 @@ class InstanceGroup:
             return Hierarchical(self._mesh, self._links, self._devices, self._elements)
         return Flat(self._links, self.size)
 
-    def _drop(self, *, is_in_step: bool) -> None:
+    def _drop(self) -> None:
         links, self._reduction, self._links = self._links, None, None
         if links is not None:
-            links.close(is_in_step=is_in_step)
+            links.close()
 
     def _quickest(self, names: Sequence[str]) -> str:
         everyone, seconds = range(self.size), []
@@ -164,7 +169,7 @@ class InstanceGroup:
                 flat.cpu()
                 trials.append(time.monotonic() - started_s)
             seconds.append(statistics.median(trials[1:]))
-            self._drop(is_in_step=True)
+            self._drop()
         # All choose by the same sums.
         total = torch.tensor(seconds, dtype=torch.float64)
         Ring(self._mesh, everyone).all_reduce(total)

@@ -12,11 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.distributed as distributed
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from runtime.errors import RunError
-from runtime.gmi.mesh import Mesh
-from runtime.processes.child import DEATH_PATIENCE_S
+from runtime.gmi.mesh import PATIENCE_S, Mesh
 
 _POLL_S = 20e-6
 _WATCH_S = 0.05
@@ -38,12 +37,8 @@ class Links(Protocol):
     def team(self, ranks: Sequence[int]) -> Team:
         """Makes a team. All members of the group make the same teams in the same order, also those of others."""
 
-    def close(self, *, is_in_step: bool) -> None:
-        """Ends them.
-
-        Args:
-            is_in_step: Whether the others do so, too.
-        """
+    def close(self) -> None:
+        """Ends them, without waiting for others."""
 
 
 class SocketLinks:
@@ -55,7 +50,7 @@ class SocketLinks:
     def team(self, ranks: Sequence[int]) -> Team:
         return Ring(self._mesh, ranks)
 
-    def close(self, *, is_in_step: bool) -> None:
+    def close(self) -> None:
         """Ends nothing: the sockets are the mesh's."""
 
 
@@ -108,7 +103,7 @@ class TorchLinks:
         for variable, value in _ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
         distributed.init_process_group(
-            "nccl" if is_cuda else "gloo", store=PrefixStore(f"{name}/torch", store), rank=mesh.rank,
+            "nccl" if is_cuda else "gloo", store=PrefixStore(name, store), rank=mesh.rank,
             world_size=mesh.size, timeout=timedelta(seconds=timeout_s))
 
     def team(self, ranks: Sequence[int]) -> Team:
@@ -134,12 +129,12 @@ class TorchLinks:
             work.wait()
         except RuntimeError:
             # Whoever left may have left because of a death, which is about to be seen.
-            self._mesh.watch(DEATH_PATIENCE_S)
+            self._mesh.watch(PATIENCE_S)
             raise
         self._mesh.waited_s += time.monotonic() - started_s
 
-    def close(self, *, is_in_step: bool) -> None:
-        if self._is_cuda and not is_in_step:
+    def close(self) -> None:
+        if self._is_cuda:
             # An orderly end would wait for the others.
             distributed.distributed_c10d._abort_process_group()
         else:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import select
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from runtime.errors import RunError
-from runtime.processes.child import DEATH_PATIENCE_S
 from runtime.processes.sockets import socket_parent
 
 _DIRECTORY, _CALLED_OFF = "directory", "called-off"
+PATIENCE_S = 0.2
+"""Seconds until the death is seen that made another member leave."""
 _LOOK_S = 0.005
 _HANG_UP = select.POLLHUP | select.POLLERR
 Part = tuple[int, memoryview]
@@ -70,6 +70,8 @@ class Mesh:
             self._connect(directory)
             self.barrier(range(size))
         except BaseException as error:
+            with suppress(RuntimeError):
+                call_off(store, name)
             self.close()
             if isinstance(error, OSError | RuntimeError):
                 raise RunError(f"member {rank} of {size} cannot join {name}: {error}") from error
@@ -116,9 +118,14 @@ class Mesh:
         self.bytes_received += received
 
     def send_file(self, descriptor: int, ranks: Iterable[int]) -> None:
-        """Opens a file of this member in others, which call `receive_file`."""
-        for rank in ranks:
-            socket.send_fds(self._sockets[rank], [b"f"], [descriptor])
+        """Opens a file of this member in others, which call `receive_file`.
+
+        Raises:
+            RunError: A member is gone.
+        """
+        with self._naming_the_dead():
+            for rank in ranks:
+                socket.send_fds(self._sockets[rank], [b"f"], [descriptor])
 
     def receive_file(self, rank: int) -> int:
         """Returns the descriptor of a file that another member has sent.
@@ -126,13 +133,14 @@ class Mesh:
         Raises:
             RunError: It is gone, or does not send one in time.
         """
-        while True:
-            with suppress(BlockingIOError):
-                _, descriptors, _, _ = socket.recv_fds(self._sockets[rank], 1, 1)
-                if descriptors:
+        with self._naming_the_dead():
+            while True:
+                with suppress(BlockingIOError):
+                    _, descriptors, _, _ = socket.recv_fds(self._sockets[rank], 1, 1)
+                    if not descriptors:
+                        raise ConnectionResetError(f"no more from member {rank}")
                     return descriptors[0]
-                raise RunError(f"member {rank} of {self._name} has left")
-            self._wait(set(), {rank})
+                self._wait(set(), {rank})
 
     def watch(self, seconds: float) -> None:
         """Waits, and raises as soon as a member dies.
@@ -148,7 +156,7 @@ class Mesh:
         """Leaves the others; idempotent."""
         if self._sockets:
             with suppress(RuntimeError):
-                self._store.set(_left(self.rank), b"")
+                self._store.set(_left(self.rank), "")
         for connection in self._sockets.values():
             connection.close()
         self._sockets, self._poll = {}, select.poll()
@@ -158,7 +166,7 @@ class Mesh:
             listener.bind(str(directory / str(self.rank)))
             listener.listen(self.size)
             listener.settimeout(self._timeout_s)
-            self._store.set(_listens(self.rank), b"")
+            self._store.set(_listens(self.rank), "")
             for other in range(self.size):
                 self._awaited(_listens(other))
             for other in range(self.rank):
@@ -175,25 +183,31 @@ class Mesh:
 
     def _awaited(self, key: str) -> bytes:
         deadline_s = time.monotonic() + self._timeout_s
-        while not self._store.check([key]):
+        while True:
             if self._store.check([_CALLED_OFF]):
                 raise RunError(f"{self._name} was called off")
+            if self._store.check([key]):
+                return self._store.get(key)
             if time.monotonic() > deadline_s:
                 raise RunError(f"not all members of {self._name} came within {self._timeout_s:g} s")
             time.sleep(_LOOK_S)
-        return self._store.get(key)
 
     def _transfer(self, outgoing: dict[int, memoryview], incoming: dict[int, memoryview]) -> None:
-        try:
+        with self._naming_the_dead():
             while True:
                 _advance(outgoing, lambda rank, part: self._sockets[rank].send(part))
                 _advance(incoming, lambda rank, part: self._sockets[rank].recv_into(part))
                 if not outgoing and not incoming:
                     return
                 self._wait(outgoing.keys(), incoming.keys())
+
+    @contextmanager
+    def _naming_the_dead(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             # Whoever left may have left because of a death, which is about to be seen.
-            self.watch(DEATH_PATIENCE_S)
+            self.watch(PATIENCE_S)
             raise RunError(f"a member of {self._name} has left: {error}") from error
 
     def _wait(self, senders: Set[int], receivers: Set[int]) -> None:
@@ -223,7 +237,7 @@ class Mesh:
 
 def call_off(store: Store, name: str) -> None:
     """Has all who wait for the members of a group give up, as one will not come; what has been joined goes on."""
-    PrefixStore(name, store).set(_CALLED_OFF, b"")
+    PrefixStore(name, store).set(_CALLED_OFF, "")
 
 
 def _advance(parts: dict[int, memoryview], move: Callable[[int, memoryview], int]) -> None:

@@ -49,9 +49,10 @@ class MultiRing:
     """
 
     def __init__(self, links: Links, rank: int, devices: Sequence[int]) -> None:
-        rings = list(zip(*ranks_by_device(devices), strict=True))
-        ends = [ring[place] for place, ring in enumerate(rings)]
-        self._ring = [links.team(ring) for ring in rings][next(i for i, ring in enumerate(rings) if rank in ring)]
+        # Each begins with its end, from which the sum comes back.
+        rings = [ring[place:] + ring[:place] for place, ring in enumerate(zip(*ranks_by_device(devices), strict=True))]
+        ends = [ring[0] for ring in rings]
+        self._ring = next(team for ring, team in [(ring, links.team(ring)) for ring in rings] if rank in ring)
         self._ends, self._is_end = links.team(ends), rank in ends
 
     def sum(self, flat: torch.Tensor) -> None:

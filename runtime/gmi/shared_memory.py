@@ -50,7 +50,7 @@ class SharedMemory:
 
     def pieces(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yields consecutive views of a vector that fit into a part."""
-        return iter(flat.split(self._part_bytes // flat.element_size()) if flat.numel() else ())
+        return iter(torch.split(flat, self._part_bytes // flat.element_size()) if len(flat) else ())
 
     def reduce(self, piece: torch.Tensor, readers: Sequence[int]) -> torch.Tensor:
         """Adds up one piece of each member, in the order of their ranks; every member sums its share of the elements.
