@@ -165,7 +165,7 @@ def uses(name: str) -> dict[str, list[Import]]:
     return {path: statements for path, statements in found.items() if statements}
 
 
-def test_torch_is_for_the_learner_and_the_detector() -> None:
+def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None:
     found = uses("torch")
     assert any(path.startswith("runtime/learner/") for path in found)
     elsewhere = {path: statements for path, statements in found.items()

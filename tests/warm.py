@@ -39,6 +39,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),
+    "tests.gmi.member": ("runtime.gmi.group",),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }

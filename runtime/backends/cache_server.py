@@ -7,7 +7,6 @@ A ``valkey-server`` or ``redis-server`` on PATH is used if there is one, else th
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shutil
@@ -26,11 +25,11 @@ from lambda_actor.errors import CacheError
 from runtime.cost.sizes import TRAJECTORIES_MIB
 from runtime.errors import ServerError
 from runtime.processes.guarded import GuardedProgram
+from runtime.processes.sockets import socket_parent
 
 START_TIMEOUT_S = 20.0
 _MEMORY_MARGIN_MIB = 512
 """For weights and open episodes."""
-_SOCKET_PARENT_BYTES_MAX = 60
 _LEARNER, _ACTOR = "learner", "actor"
 
 
@@ -52,7 +51,7 @@ class _GuardedServer:
             ServerError: No server program is there, or it does not start.
         """
         self.program = find_program()
-        self.directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=_socket_parent()))
+        self.directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=socket_parent()))
         try:
             # In a file: arguments can be seen by everybody.
             configuration = self.directory / "server.conf"
@@ -146,12 +145,6 @@ def _make_certificate(key: Path, certificate: Path, address: str) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         raise ServerError("openssl makes no certificate for the cache's server: "
                           f"{(getattr(error, 'stderr', '') or str(error)).strip()}") from None
-
-
-def _socket_parent() -> str:
-    """The directory for temporary files, or /tmp where a socket's path in it would be longer than systems allow."""
-    parent = tempfile.gettempdir()
-    return parent if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX else "/tmp"
 
 
 def _is_recent(program: str) -> bool:

@@ -1,0 +1,165 @@
+"""How teams of members sum and copy tensors among themselves: rings of our own, or the library's operations."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
+
+from runtime.errors import RunError
+from runtime.gmi.mesh import PATIENCE_S, Mesh
+
+_POLL_S = 20e-6
+_WATCH_S = 0.05
+
+
+class Team(Protocol):
+    """Some members, in the order of a ring."""
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        """Replaces a vector by its sum over the team, the same bits in all."""
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        """Replaces a vector by that of the team's first member."""
+
+
+class Links(Protocol):
+    """What makes teams."""
+
+    def team(self, ranks: Sequence[int]) -> Team:
+        """Makes a team. All members of the group make the same teams in the same order, also those of others."""
+
+    def close(self) -> None:
+        """Ends them, without waiting for others."""
+
+
+class SocketLinks:
+    """Teams of tensors on the CPU, over a mesh."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def team(self, ranks: Sequence[int]) -> Team:
+        return Ring(self._mesh, ranks)
+
+    def close(self) -> None:
+        """Ends nothing: the sockets are the mesh's."""
+
+
+class Ring:
+    """Sums by reduce-scatter and all-gather: each member sends 2 (n − 1) / n of a vector in 2 (n − 1) messages."""
+
+    def __init__(self, mesh: Mesh, ranks: Sequence[int]) -> None:
+        self._mesh, self._ranks = mesh, tuple(ranks)
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        values, size, place = flat.numpy(), len(self._ranks), self._ranks.index(self._mesh.rank)
+        after, before = self._ranks[(place + 1) % size], self._ranks[place - 1]
+        chunks = [values[len(values) * i // size:len(values) * (i + 1) // size] for i in range(size)]
+        arrived = np.empty_like(chunks[-1])
+        for step in range(2 * (size - 1)):
+            sent, received = chunks[(place - step) % size], chunks[(place - step - 1) % size]
+            if step < size - 1:
+                into = arrived[:len(received)]
+                self._mesh.exchange([(after, _bytes(sent))], [(before, _bytes(into))])
+                received += into
+            else:
+                self._mesh.exchange([(after, _bytes(sent))], [(before, _bytes(received))])
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        first, *others = self._ranks
+        part = _bytes(flat.numpy())
+        if self._mesh.rank == first:
+            self._mesh.exchange([(other, part) for other in others])
+        else:
+            self._mesh.exchange((), [(first, part)])
+
+
+class TorchLinks:
+    """Teams over torch.distributed: NCCL between GPUs, gloo else. What it sends is not counted."""
+
+    def __init__(self, mesh: Mesh, store: Store, name: str, *, is_cuda: bool, timeout_s: float) -> None:
+        """Joins torch's process group; there is one at a time in a process.
+
+        Args:
+            mesh: Tells of deaths.
+            store: Where the members find each other.
+            name: Of the group; new in this store.
+            is_cuda: Whether the tensors are on GPUs.
+            timeout_s: Seconds that an operation takes at most.
+
+        Raises:
+            RuntimeError: A member is gone, or does not come in time.
+        """
+        self._mesh, self._timeout_s, self._is_cuda = mesh, timeout_s, is_cuda
+        for variable, value in _ENVIRONMENT.items():
+            os.environ.setdefault(variable, value)
+        distributed.init_process_group(
+            "nccl" if is_cuda else "gloo", store=PrefixStore(name, store), rank=mesh.rank,
+            world_size=mesh.size, timeout=timedelta(seconds=timeout_s))
+
+    def team(self, ranks: Sequence[int]) -> Team:
+        made: Any = distributed.new_group(list(ranks)) if len(ranks) < self._mesh.size else distributed.group.WORLD
+        return _TorchTeam(self, made, ranks[0])
+
+    def finish(self, work: distributed.Work) -> None:
+        """Looks for the end instead of waiting for it: a wait for a process that is gone may be a long one.
+
+        Raises:
+            RunError: A member is gone, or the operation takes too long.
+        """
+        started_s = watched_s = time.monotonic()
+        try:
+            while not work.is_completed():
+                time.sleep(_POLL_S)
+                now_s = time.monotonic()
+                if now_s > watched_s + _WATCH_S:
+                    watched_s = now_s
+                    self._mesh.watch(0)
+                if now_s > started_s + self._timeout_s:
+                    raise RunError(f"no answer for {self._timeout_s:g} s")
+            work.wait()
+        except RuntimeError:
+            # Whoever left may have left because of a death, which is about to be seen.
+            self._mesh.watch(PATIENCE_S)
+            raise
+        self._mesh.waited_s += time.monotonic() - started_s
+
+    def close(self) -> None:
+        if self._is_cuda:
+            # An orderly end would wait for the others.
+            distributed.distributed_c10d._abort_process_group()
+        else:
+            distributed.destroy_process_group()
+
+
+class _TorchTeam:
+    def __init__(self, links: TorchLinks, group: Any, first: int) -> None:
+        self._links, self._group, self._first = links, group, first
+
+    def all_reduce(self, flat: torch.Tensor) -> None:
+        self._links.finish(distributed.all_reduce(flat, group=self._group, async_op=True))
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        self._links.finish(distributed.broadcast(flat, self._first, group=self._group, async_op=True))
+
+
+_ENVIRONMENT = {
+    # Nothing listens where another machine could reach it.
+    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # NCCL's watchdog ends the process; here a process that ended is told from one that is slow, and the run is saved.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+}
+
+
+def _bytes(values: np.ndarray) -> memoryview:
+    return values.view(np.uint8).data

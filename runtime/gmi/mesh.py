@@ -1,0 +1,258 @@
+"""Sockets between all members of a group, on one machine: who dies is noticed at once, and by all."""
+
+from __future__ import annotations
+
+import select
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
+
+from runtime.errors import RunError
+from runtime.processes.sockets import socket_parent
+
+_DIRECTORY, _CALLED_OFF = "directory", "called-off"
+PATIENCE_S = 0.2
+"""Seconds until the death is seen that made another member leave."""
+_LOOK_S = 0.005
+_HANG_UP = select.POLLHUP | select.POLLERR
+Part = tuple[int, memoryview]
+"""A member and the bytes that go to it, or come from it."""
+
+
+class Mesh:
+    """One Unix-domain socket between every two members.
+
+    The kernel closes a member's sockets when it dies, however it dies. So a member that waits, for whomever it waits,
+    learns at once of a death anywhere in the group. Who leaves in order says so in the store before.
+
+    Attributes:
+        rank: Which member this one is, from 0.
+        size: How many they are.
+        messages: Messages that this member has sent, without those of barriers.
+        bytes_sent: Their bytes.
+        bytes_received: Bytes of the messages that it has received.
+        waited_s: Seconds that it has waited for others.
+    """
+
+    def __init__(self, rank: int, size: int, store: Store, name: str, *, timeout_s: float) -> None:
+        """Connects all members; returns when all are.
+
+        Args:
+            rank: Which member this one is.
+            size: How many they are.
+            store: Where they find each other.
+            name: Of the group; new in this store.
+            timeout_s: Seconds that a member waits for another at most.
+
+        Raises:
+            RunError: One does not come in time.
+        """
+        self.rank, self.size = rank, size
+        self.messages = self.bytes_sent = self.bytes_received = 0
+        self.waited_s = 0.0
+        self._name, self._timeout_s = name, timeout_s
+        self._store = PrefixStore(name, store)
+        self._sockets: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+        directory: Path | None = None
+        try:
+            if rank == 0:
+                # Only its owner may look into it, and so connect.
+                directory = Path(tempfile.mkdtemp(prefix="gmi-", dir=socket_parent()))
+                self._store.set(_DIRECTORY, str(directory))
+            directory = Path(self._awaited(_DIRECTORY).decode())
+            self._connect(directory)
+            self.barrier(range(size))
+        except BaseException as error:
+            with suppress(RuntimeError):
+                call_off(store, name)
+            self.close()
+            if isinstance(error, OSError | RuntimeError):
+                raise RunError(f"member {rank} of {size} cannot join {name}: {error}") from error
+            raise
+        finally:
+            if directory:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def exchange(self, sends: Iterable[Part] = (), receives: Iterable[Part] = ()) -> None:
+        """Sends and receives at the same time; returns when both are done.
+
+        Args:
+            sends: What goes out, at most one part to each member.
+            receives: What is filled, at most one part from each member.
+
+        Raises:
+            RunError: A member is gone, or does not answer in time.
+        """
+        outgoing = {rank: part for rank, part in sends if len(part)}
+        incoming = {rank: part for rank, part in receives if len(part)}
+        self.count(len(outgoing), sent=sum(map(len, outgoing.values())), received=sum(map(len, incoming.values())))
+        self._transfer(outgoing, incoming)
+
+    def barrier(self, ranks: Sequence[int]) -> None:
+        """Returns when all of some members have called it.
+
+        What they have written to shared memory before is then seen by all: the kernel orders it.
+
+        Raises:
+            RunError: A member is gone, or does not come in time.
+        """
+        token = memoryview(bytearray(1))
+        first, *others = ranks
+        if self.rank == first:
+            self._transfer({}, dict.fromkeys(others, token))
+            self._transfer(dict.fromkeys(others, token), {})
+        else:
+            self._transfer({first: token}, {first: token})
+
+    def count(self, messages: int, *, sent: int, received: int) -> None:
+        """Counts messages that went another way."""
+        self.messages += messages
+        self.bytes_sent += sent
+        self.bytes_received += received
+
+    def send_file(self, descriptor: int, ranks: Iterable[int]) -> None:
+        """Opens a file of this member in others, which call `receive_file`.
+
+        Raises:
+            RunError: A member is gone.
+        """
+        with self._naming_the_dead():
+            for rank in ranks:
+                socket.send_fds(self._sockets[rank], [b"f"], [descriptor])
+
+    def receive_file(self, rank: int) -> int:
+        """Returns the descriptor of a file that another member has sent.
+
+        Raises:
+            RunError: It is gone, or does not send one in time.
+        """
+        with self._naming_the_dead():
+            while True:
+                with suppress(BlockingIOError):
+                    _, descriptors, _, _ = socket.recv_fds(self._sockets[rank], 1, 1)
+                    if not descriptors:
+                        raise ConnectionResetError(f"no more from member {rank}")
+                    return descriptors[0]
+                self._wait(set(), {rank})
+
+    def watch(self, seconds: float) -> None:
+        """Waits, and raises as soon as a member dies.
+
+        Raises:
+            RunError: A member is gone.
+        """
+        deadline_s = time.monotonic() + seconds
+        while found := self._poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+            self._hear(found)
+
+    def close(self) -> None:
+        """Leaves the others; idempotent."""
+        if self._sockets:
+            with suppress(RuntimeError):
+                self._store.set(_left(self.rank), "")
+        for connection in self._sockets.values():
+            connection.close()
+        self._sockets, self._poll = {}, select.poll()
+
+    def _connect(self, directory: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(directory / str(self.rank)))
+            listener.listen(self.size)
+            listener.settimeout(self._timeout_s)
+            self._store.set(_listens(self.rank), "")
+            for other in range(self.size):
+                self._awaited(_listens(other))
+            for other in range(self.rank):
+                connection = self._sockets[other] = socket.socket(socket.AF_UNIX)
+                connection.connect(str(directory / str(other)))
+                connection.sendall(self.rank.to_bytes(4))
+            for _ in range(self.rank + 1, self.size):
+                connection, _ = listener.accept()
+                connection.settimeout(self._timeout_s)
+                self._sockets[int.from_bytes(connection.recv(4, socket.MSG_WAITALL))] = connection
+        for connection in self._sockets.values():
+            connection.setblocking(False)
+            self._poll.register(connection, 0)
+
+    def _awaited(self, key: str) -> bytes:
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            if self._store.check([_CALLED_OFF]):
+                raise RunError(f"{self._name} was called off")
+            if self._store.check([key]):
+                return self._store.get(key)
+            if time.monotonic() > deadline_s:
+                raise RunError(f"not all members of {self._name} came within {self._timeout_s:g} s")
+            time.sleep(_LOOK_S)
+
+    def _transfer(self, outgoing: dict[int, memoryview], incoming: dict[int, memoryview]) -> None:
+        with self._naming_the_dead():
+            while True:
+                _advance(outgoing, lambda rank, part: self._sockets[rank].send(part))
+                _advance(incoming, lambda rank, part: self._sockets[rank].recv_into(part))
+                if not outgoing and not incoming:
+                    return
+                self._wait(outgoing.keys(), incoming.keys())
+
+    @contextmanager
+    def _naming_the_dead(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # Whoever left may have left because of a death, which is about to be seen.
+            self.watch(PATIENCE_S)
+            raise RunError(f"a member of {self._name} has left: {error}") from error
+
+    def _wait(self, senders: Set[int], receivers: Set[int]) -> None:
+        needed = senders | receivers
+        for rank in needed:
+            events = (select.POLLOUT if rank in senders else 0) | (select.POLLIN if rank in receivers else 0)
+            self._poll.register(self._sockets[rank], events)
+        started_s = time.monotonic()
+        found = self._poll.poll(self._timeout_s * 1000)
+        self.waited_s += time.monotonic() - started_s
+        for rank in needed:
+            self._poll.register(self._sockets[rank], 0)
+        if not found:
+            raise RunError(f"no answer for {self._timeout_s:g} s from member {', '.join(map(str, sorted(needed)))} "
+                           f"of {self._name}")
+        self._hear(found, needed)
+
+    def _hear(self, found: list[tuple[int, int]], needed: Set[int] = frozenset()) -> None:
+        ended = {descriptor for descriptor, events in found if events & _HANG_UP}
+        ranks = [rank for rank, connection in self._sockets.items() if connection.fileno() in ended] if ended else []
+        if lost := [str(rank) for rank in ranks if not self._store.check([_left(rank)])]:
+            raise RunError(f"{self._name} lost member {', '.join(lost)} of {self.size}")
+        for rank in ranks:
+            if rank not in needed:
+                self._poll.unregister(self._sockets[rank])
+
+
+def call_off(store: Store, name: str) -> None:
+    """Has all who wait for the members of a group give up, as one will not come; what has been joined goes on."""
+    PrefixStore(name, store).set(_CALLED_OFF, "")
+
+
+def _advance(parts: dict[int, memoryview], move: Callable[[int, memoryview], int]) -> None:
+    for rank, part in list(parts.items()):
+        with suppress(BlockingIOError):
+            if not (moved := move(rank, part)):
+                raise ConnectionResetError(f"no more from member {rank}")
+            parts[rank] = part[moved:]
+            if moved == len(part):
+                del parts[rank]
+
+
+def _listens(rank: int) -> str:
+    return f"listens/{rank}"
+
+
+def _left(rank: int) -> str:
+    return f"left/{rank}"

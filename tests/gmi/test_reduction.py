@@ -1,0 +1,374 @@
+"""Sums of instances on pretended devices: real processes, which come and go."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import TCPStore
+
+from runtime.errors import ExperimentError, RunError
+from runtime.gmi.costs import applicable, ranks_by_device
+from runtime.gmi.group import join_group
+from runtime.gmi.mesh import Mesh, call_off
+from tests.helpers import PATIENCE_S, ROOT
+
+LAYOUTS = ([0, 0, 1, 1], [0, 0, 0, 1], [0, 1], [0, 0, 0, 0, 1, 1], [1, 0, 2, 0, 2, 1])
+"""Devices of four to six instances, and of two; in the last one no device's ranks follow one another."""
+ELEMENTS = 1024
+"""Of a page: what is longer is summed in pieces."""
+NEVER_S = 600.0
+"""A time-out that no test waits for."""
+Order = dict[str, Any]
+
+
+class Pool:
+    """Processes that serve as members of one group after another."""
+
+    def __init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._port = listener.getsockname()[1]
+        self.store = TCPStore("127.0.0.1", self._port, is_master=True, wait_for_workers=False,
+                              master_listen_fd=listener.detach())
+        self._members: list[subprocess.Popen] = []
+        self._heard: defaultdict[int, bytes] = defaultdict(bytes)
+        self._names = map("generation-{}".format, itertools.count())
+
+    def tell(self, ranks: Sequence[int], order: str, **options: Any) -> None:
+        while len(self._members) <= max(ranks):
+            self._members.append(self._started())
+        for rank in ranks:
+            self._members[rank].stdin.write(json.dumps([order, options]).encode() + b"\n")
+
+    def hear(self, rank: int) -> Order:
+        """What a member answers: its value, its error, or that it has died."""
+        member = self._members[rank]
+        while b"\n" not in self._heard[rank]:
+            assert select.select([member.stdout], [], [], PATIENCE_S)[0], f"member {rank} says nothing"
+            if not (heard := os.read(member.stdout.fileno(), 2**16)):
+                with member:
+                    self._members[rank] = self._started()
+                return {"died": member.returncode}
+            self._heard[rank] += heard
+        line, _, self._heard[rank] = self._heard[rank].partition(b"\n")
+        return json.loads(line)
+
+    def ask(self, ranks: Sequence[int], order: str, **options: Any) -> list[Any]:
+        self.tell(ranks, order, **options)
+        answers = [self.hear(rank) for rank in ranks]
+        assert all("value" in answer for answer in answers), answers
+        return [answer["value"] for answer in answers]
+
+    def join(self, devices: Sequence[int], reduction: str, *, lags_s: Sequence[float] = (0.0,) * 6,
+             over_torch: bool = False) -> list[str]:
+        """Has members join a new group; returns its reduction as each has it."""
+        self.name = next(self._names)
+        for rank in range(len(devices)):
+            self.tell([rank], "join", rank=rank, devices=devices, name=self.name, reduction=reduction,
+                      timeout_s=NEVER_S, elements=ELEMENTS, lag_s=lags_s[rank], over_torch=over_torch)
+        answers = [self.hear(rank) for rank in range(len(devices))]
+        assert all("value" in answer for answer in answers), answers
+        return [answer["value"] for answer in answers]
+
+    def close(self) -> None:
+        for member in self._members:
+            with member:
+                member.kill()
+
+    def _started(self) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-m", "tests.gmi.member", str(self._port)], cwd=ROOT, bufsize=0,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.close()
+
+
+SHAPES = [[("float32", [length])] for length in (0, 1, 3, 7, ELEMENTS, 4099, 300_000)] + [
+    [("float64", [1025])], [("float32", [3, 5]), ("float64", []), ("float32", []), ("float64", [2, 0]),
+                            ("float32", [17])]]
+"""Fewer numbers than ranks, none at all, more than a part of the memory and more than a socket's buffer hold."""
+CASES = [(devices, reduction) for devices in LAYOUTS for reduction in applicable(devices)]
+
+
+def name_of(value: Any) -> str:
+    return value if isinstance(value, str) else "".join(map(str, value))
+
+
+@pytest.mark.parametrize(("devices", "reduction"), CASES, ids=name_of)
+def test_the_sum_is_that_of_all_in_all_with_the_same_bits_each_time(
+    pool: Pool, devices: list[int], reduction: str
+) -> None:
+    ranks, seen = range(len(devices)), []
+    for _ in range(2):
+        assert pool.join(devices, reduction) == [reduction] * len(devices)
+        for seed, shapes in enumerate(SHAPES):
+            answers = pool.ask(ranks, "sum", shapes=shapes, seed=seed)
+            assert max(answer["error"] for answer in answers) < 1e-6
+            assert all(answer["bits"] == answers[0]["bits"] for answer in answers)
+            seen.append(answers[0]["bits"])
+        for reduce_s, waited_s in pool.ask(ranks, "seconds"):
+            assert 0.0 < waited_s < reduce_s
+        pool.ask(ranks, "leave")
+    assert seen[:len(SHAPES)] == seen[len(SHAPES):]
+
+
+@pytest.mark.parametrize("reduction", ["mrr", "har"])
+def test_the_librarys_operations_serve_as_rings_too(pool: Pool, reduction: str) -> None:
+    """As between GPUs, but for the backend's name."""
+    devices = [0, 0, 1, 1]
+    pool.join(devices, reduction, over_torch=True)
+    answers = pool.ask(range(4), "sum", shapes=[("float32", [5000])])
+    assert max(answer["error"] for answer in answers) < 1e-6
+    assert len({answer["bits"][0] for answer in answers}) == 1
+    pool.ask(range(4), "leave")
+
+
+# What travels
+
+LENGTH = 960
+BYTES = 4 * LENGTH
+"""M, which all numbers of instances here divide."""
+
+
+def counts(pool: Pool, devices: list[int], reduction: str) -> list[tuple[int, int, int]]:
+    """Messages, bytes sent and bytes received of each rank in one sum."""
+    pool.join(devices, reduction)
+    answers = pool.ask(range(len(devices)), "sum", shapes=[("float32", [LENGTH])])
+    pool.ask(range(len(devices)), "leave")
+    return [tuple(answer["counts"]) for answer in answers]
+
+
+@pytest.mark.parametrize("devices", LAYOUTS[:4], ids=name_of)
+def test_mpr_moves_what_table_2_says_to_and_from_each(pool: Pool, devices: list[int]) -> None:
+    n = len(devices)
+    found = counts(pool, devices, "mpr")
+    assert found == [(2 * (n - 1), 2 * (n - 1) * BYTES // n, 2 * (n - 1) * BYTES // n)] * n
+
+
+@pytest.mark.parametrize("devices", [[0, 1], [0, 0, 1, 1], [1, 0, 2, 0, 2, 1]], ids=name_of)
+def test_mrr_moves_what_table_2_says_out_of_each_device(pool: Pool, devices: list[int]) -> None:
+    """2 (g − 1) (t + 1) M / g of a device: t rings, and one of the ends, with t members instead of g; broadcasts."""
+    groups = ranks_by_device(devices)
+    g, t = len(groups), len(groups[0])
+    found = counts(pool, devices, "mrr")
+    for place, group in enumerate(groups):
+        of_rings, of_ends, of_broadcast = 2 * (g - 1) * BYTES // g, 2 * (t - 1) * BYTES // t, (g - 1) * BYTES
+        is_end = place < t
+        assert [sum(found[rank][i] for rank in group) for i in (0, 1)] == [
+            t * 2 * (g - 1) + is_end * (2 * (t - 1) + g - 1), t * of_rings + is_end * (of_ends + of_broadcast)]
+        if t == g:
+            assert t * of_rings + of_ends == 2 * (g - 1) * (t + 1) * BYTES // g, "as the table says"
+    assert sum(row[1] for row in found) == sum(row[2] for row in found)
+
+
+@pytest.mark.parametrize("devices", LAYOUTS, ids=name_of)
+def test_har_moves_what_table_2_says_to_each_leader(pool: Pool, devices: list[int]) -> None:
+    groups = ranks_by_device(devices)
+    g = len(groups)
+    found = counts(pool, devices, "har")
+    for leader, *others in groups:
+        t = 1 + len(others)
+        messages, sent, received = found[leader]
+        assert received == 2 * (g - 1) * BYTES // g + 2 * (t - 1) * BYTES // t, "the table's count"
+        assert sent == (t - 1) * BYTES // t + 2 * (g - 1) * BYTES // g + (t - 1) * BYTES
+        assert messages == (t - 1) + 2 * (g - 1) + (t - 1)
+        for other in others:
+            assert found[other] == (t, BYTES, (t - 1) * BYTES // t + BYTES)
+
+
+# Choice
+
+
+def test_all_choose_the_reduction_that_took_the_least_time_in_sum(pool: Pool) -> None:
+    # To three of them MPR may well be the quickest; to one it takes for ever.
+    chosen = pool.join([0, 0, 1, 1], "auto", lags_s=[0.0, 1000.0, 0.0, 0.0])
+    assert len(set(chosen)) == 1
+    assert chosen[0] in {"mrr", "har", "flat"}
+    answers = pool.ask(range(4), "sum", shapes=[("float32", [ELEMENTS])])
+    assert max(answer["error"] for answer in answers) < 1e-6
+    pool.ask(range(4), "leave")
+
+
+def test_paper_is_algorithm_1(pool: Pool) -> None:
+    assert pool.join([0, 0, 0, 1], "paper") == ["har"] * 4
+    pool.ask(range(4), "leave")
+    assert pool.join([0, 0], "paper") == ["mpr"] * 2
+    pool.ask(range(2), "leave")
+
+
+def test_a_reduction_that_the_layout_does_not_allow_is_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"mrr: .*devices \[0, 0, 0, 1\]; allowed: auto \| paper \| mpr \| har"):
+        join_group(rank=0, devices=[0, 0, 0, 1], store=None, name="", reduction="mrr", timeout_s=1.0, device="cpu",
+                   elements=1)
+
+
+def test_one_instance_needs_no_other(pool: Pool) -> None:
+    for reduction in ("mpr", "auto"):
+        pool.join([0], reduction)
+        (answer,) = pool.ask([0], "sum", shapes=[("float32", [10])])
+        assert answer["error"] == 0.0
+        assert answer["counts"] == [0, 0, 0]
+        pool.ask([0], "leave")
+
+
+# Death
+
+
+@pytest.mark.parametrize("reduction", ["mpr", "mrr", "har", "flat"])
+def test_a_member_killed_anywhere_in_a_sum_is_noticed_by_all(pool: Pool, reduction: str) -> None:
+    """Whoever waits for its time-out does not answer in time."""
+    devices = [0, 0, 1, 1]
+    pool.join(devices, reduction)
+    transfers = pool.ask(range(4), "transfers", length=500)
+    pool.ask(range(4), "leave")
+    assert (min(transfers) > 0) == (reduction != "flat")
+    for victim in (0, 3):
+        places = sorted({0, transfers[victim] // 2, max(0, transfers[victim] - 1)})
+        for place in places:
+            pool.join(devices, reduction)
+            others = [rank for rank in range(4) if rank != victim]
+            if transfers[victim]:
+                pool.ask([victim], "die_at", transfer=place)
+                pool.tell(range(4), "sum", shapes=[("float32", [500])])
+            else:
+                pool.tell(others, "sum", shapes=[("float32", [500])])
+                pool.tell([victim], "die")
+            assert pool.hear(victim) == {"died": -9}
+            errors = [error for rank in others if (error := pool.hear(rank).get("error"))]
+            # Before its last transfer some may have all that they need.
+            assert len(errors) == 3 or (errors and place > 0 and place == transfers[victim] - 1)
+            assert set(errors) == {f"RunError: {pool.name} lost member {victim} of 4"}
+            pool.tell(others, "sum", shapes=[("float32", [1])])
+            assert all(pool.name in pool.hear(rank)["error"] for rank in others)
+            pool.ask(others, "leave")
+
+
+def test_a_member_that_hangs_is_not_awaited_for_ever(pool: Pool) -> None:
+    for reduction in ("mpr", "mrr"):
+        pool.join([0, 1], reduction)
+        pool.ask([0], "hurry", timeout_s=0.2)
+        pool.tell([0], "sum", shapes=[("float32", [10])])
+        assert "no answer for 0.2 s" in pool.hear(0)["error"]
+        # To the other one it has left, without having died.
+        pool.tell([1], "sum", shapes=[("float32", [10])])
+        assert "lost member" not in pool.hear(1)["error"]
+        pool.ask([0, 1], "leave")
+
+
+@pytest.mark.parametrize("reduction", ["mpr", "mrr", "har", "flat"])
+def test_generations_leave_nothing_behind(pool: Pool, reduction: str) -> None:
+    left, files = [], set(os.listdir(tempfile.gettempdir()))
+    for generation in range(20):
+        pool.join([0, 0, 1, 1], reduction)
+        pool.tell(range(4), "sum", shapes=[("float32", [10])])
+        if generation == 10:
+            # So that there are some to which the group ends by a death.
+            pool.tell([3], "die")
+        pool.tell(range(3), "leave")
+        for rank in range(3):
+            assert "value" in pool.hear(rank)
+            left.append((rank, pool.hear(rank)["value"]))
+        assert "value" in pool.hear(3)
+        if generation == 10:
+            assert pool.hear(3) == {"died": -9}
+        else:
+            pool.ask([3], "leave")
+    for rank in range(3):
+        found = [value for other, value in left if other == rank]
+        assert found[1:] == found[1:2] * 19
+        assert (found[1]["memory"], found[1]["groups"]) == (0, False)
+    assert not {file for file in set(os.listdir(tempfile.gettempdir())) - files if file.startswith("gmi-")}
+
+
+# The mesh alone, with members in threads
+
+
+@pytest.fixture
+def meshes(pool: Pool, request: pytest.FixtureRequest) -> Iterator[list[Mesh]]:
+    """Three members that are connected."""
+    made: dict[int, Mesh] = {}
+
+    def join(rank: int) -> None:
+        made[rank] = Mesh(rank, 3, client_of(pool), request.node.name, timeout_s=NEVER_S)
+
+    in_threads(*(lambda rank=rank: join(rank) for rank in range(3)))
+    yield [made[rank] for rank in range(3)]
+    for mesh in made.values():
+        mesh.close()
+
+
+def client_of(pool: Pool) -> TCPStore:
+    return TCPStore("127.0.0.1", pool.store.port, is_master=False)
+
+
+def in_threads(*actions: Any) -> None:
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_who_leaves_in_order_disturbs_nobody(meshes: list[Mesh]) -> None:
+    first, second, third = meshes
+    second.exchange([(0, memoryview(b"from 1"))])
+    second.close()
+    arrived = [memoryview(bytearray(6)) for _ in range(2)]
+    in_threads(lambda: first.exchange((), [(1, arrived[0]), (2, arrived[1])]),
+               lambda: third.exchange([(0, memoryview(b"from 2"))]))
+    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], "what it has sent before still arrives"
+    with pytest.raises(RunError, match="has left"):
+        first.exchange((), [(1, arrived[0])])
+
+
+def test_a_death_is_told_to_whoever_waits_for_whomever(meshes: list[Mesh]) -> None:
+    first, second, third = meshes
+    for connection in second._sockets.values():
+        connection.close()
+    for mesh, other in ((first, 2), (third, 0)):
+        with pytest.raises(RunError, match="lost member 1 of 3"):
+            mesh.exchange((), [(other, memoryview(bytearray(1)))])
+
+
+def test_a_message_larger_than_any_buffer_goes_both_ways_at_once(meshes: list[Mesh]) -> None:
+    sent = [memoryview(os.urandom(3_000_000)) for _ in range(2)]
+    arrived = [memoryview(bytearray(3_000_000)) for _ in range(2)]
+    in_threads(*(lambda rank=rank: meshes[rank].exchange([(1 - rank, sent[rank])], [(1 - rank, arrived[rank])])
+                 for rank in range(2)))
+    assert [arrived[1], arrived[0]] == sent
+    assert [(mesh.messages, mesh.bytes_sent, mesh.bytes_received) for mesh in meshes] == [
+        (1, 3_000_000, 3_000_000)] * 2 + [(0, 0, 0)]
+
+
+def test_a_group_that_does_not_come_about_is_called_off(pool: Pool) -> None:
+    errors = []
+
+    def join() -> None:
+        with pytest.raises(RunError, match="in vain was called off") as caught:
+            Mesh(0, 2, client_of(pool), "in vain", timeout_s=NEVER_S)
+        errors.append(caught)
+
+    in_threads(join, lambda: call_off(pool.store, "in vain"))
+    assert errors
+    with pytest.raises(RunError, match="not all members of too late came within 0.1 s"):
+        Mesh(0, 2, client_of(pool), "too late", timeout_s=0.1)
+    with pytest.raises(RunError, match="too late was called off"):
+        Mesh(1, 2, client_of(pool), "too late", timeout_s=NEVER_S)
