@@ -24,6 +24,7 @@ from lambda_actor import wire
 from lambda_actor.errors import WireError
 from lambda_actor.spaces import Spaces
 from runtime.errors import CheckpointError, RunError
+from runtime.gmi.mesh import call_off
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
 from runtime.learner.remote.messages import decode_result, encode_state
 from runtime.learner.remote.store import result_name, state_name
@@ -34,7 +35,7 @@ from runtime.ports.sampling import Trajectory
 
 _STORE_TIMEOUT_S = 120.0
 _PATIENCE_S = 2.0
-"""Seconds that the others have to end by themselves when one of them is lost."""
+"""Seconds that the others have to end by themselves when one of them is lost; then they are killed."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,6 @@ class InstancesUpdater(RemoteUpdater):
                 pending.awaited.remove(outcome.invocation_id)
                 self._note(pending, outcome)
         if pending.problem and pending.awaited and time.monotonic() > pending.lost_at_s + _PATIENCE_S:
-            # Those that meet a new group wait for one that will not come.
             self._remote.fleet.abandon(sorted(pending.awaited))
         if not pending.awaited:
             self._ended(pending)
@@ -179,8 +179,10 @@ class InstancesUpdater(RemoteUpdater):
         self._remote.fleet.start(invocations)
 
     def _note(self, pending: _Pending, outcome: Outcome) -> None:
-        if not pending.problem:
+        if outcome.status != "ok" and not pending.problem:
             pending.lost_at_s = time.monotonic()
+            # Those that wait for the group to meet wait in vain.
+            call_off(self._meeting, f"{self._generation}")
         if outcome.status == "ok" and outcome.response is not None:
             pending.answers.append(outcome.response)
         elif not pending.problem or outcome.status == "crashed":
