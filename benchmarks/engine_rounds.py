@@ -42,13 +42,15 @@ class Clock(Display):
 def main(args: argparse.Namespace) -> dict[str, float]:
     rounds = -(-args.steps // args.batch)
     experiment = experiment_from_tree({
-        "environment": {"id": ENVIRONMENT},
+        "environment": {"id": args.environment},
         "algorithm": {"kind": "ppo", "ppo": {
             "epochs": args.epochs, "minibatch_steps": args.minibatch, "learning_rate": args.learning_rate,
             "discount": GAMMA, "gae_lambda": GAE_LAMBDA, "clip": CLIP}},
         "scaler": {"kind": "fixed", "actors_fixed": ACTORS, "actors_min": ACTORS},
-        "actor": {"fragment_steps": args.batch // ACTORS, "provisioned": 0},
-        "learner": {"threads": args.threads}, "evaluation": {"every_rounds": 0},
+        "actor": {"fragment_steps": args.batch // ACTORS},
+        "learner": {"threads": args.threads, **({"kind": "gmi", "gmi": {
+            "instances": args.instances, "reduction": args.reduction}} if args.instances else {})},
+        "evaluation": {"every_rounds": 0},
         "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": SEED,
     }, source="benchmark").resolved()
     clock = Clock()
@@ -66,4 +68,8 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(ppo_arguments(__doc__).parse_args())))
+    parser = ppo_arguments(__doc__)
+    parser.add_argument("--environment", default=ENVIRONMENT, help="id, or module:factory")
+    parser.add_argument("--instances", type=int, default=0, help="instances that play and train; 0 = one learner")
+    parser.add_argument("--reduction", default="mpr", help="how instances sum gradients")
+    print(json.dumps(main(parser.parse_args())))
