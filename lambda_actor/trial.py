@@ -51,6 +51,8 @@ class TriedEnvironment:
         outside: An observation that its space does not allow; "" if there was none.
         state_bytes: Of a state that is too large to travel; 0 if it is not.
         is_deterministic: Whether seed and actions alone decided on an episode.
+        shared: What went wrong with an episode beside another environment in its process; "" if nothing did, or nobody
+            tried.
     """
 
     environment_id: str
@@ -67,6 +69,7 @@ class TriedEnvironment:
     outside: str = ""
     state_bytes: int = 0
     is_deterministic: bool = True
+    shared: str = ""
 
     @property
     def warnings(self) -> dict[str, str]:
@@ -76,6 +79,8 @@ class TriedEnvironment:
             found["environment"] = f"not deterministic, so that results cannot be reproduced: {self.remark}"
         if self.outside:
             found["observations"] = self.outside
+        if self.shared:
+            found["vector"] = f"a process plays one environment at a time, as two share something: {self.shared}"
         if self.plain_because:
             found["steps"] = f"the environment's are slower than they could be: {self.plain_because}"
         return found
@@ -199,6 +204,44 @@ def go_on(
         except EpisodeStateError as error:
             differs["saved"] = str(error)
     return differs
+
+
+def play_beside(environment: ActorEnvironment, other: ActorEnvironment, episode: str) -> str:
+    """Replays an episode while another environment plays in lock-step; returns what differs then, or "".
+
+    Args:
+        environment: A new one.
+        other: Another new one.
+        episode: As `play` returns it.
+    """
+    both: Any = _Beside(environment, other)
+    try:
+        ReplayedEnvironment(lambda: both, is_made_anew=False).set_state(_episode(episode).state)
+    except EpisodeReplayError as error:
+        return str(error)
+    return ""
+
+
+class _Beside:
+    """An environment beside which another one takes each step, too."""
+
+    def __init__(self, environment: ActorEnvironment, other: ActorEnvironment) -> None:
+        self._environment, self._other = environment, other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    def reset(self, seed: int) -> np.ndarray:
+        frame = self._environment.reset(seed)
+        self._other.reset(seed + 1)
+        return frame
+
+    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
+        found = self._environment.step(action)
+        *_, is_terminated, is_truncated = self._other.step(action)
+        if is_terminated or is_truncated:
+            self._other.reset(0)
+        return found
 
 
 def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mapping[str, str]) -> TriedEnvironment:

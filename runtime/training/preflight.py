@@ -29,7 +29,7 @@ def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
     """
     section = experiment.environment
     return try_environment(section.id, section.preprocessing, section.options,
-                           fragment_steps=experiment.actor.fragment_steps)
+                           fragment_steps=experiment.actor.fragment_steps, is_together=section.vector > 1)
 
 
 def preflight(
@@ -99,6 +99,8 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
     """
     fitted = with_episodes(
         experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
+    if environment.shared:
+        fitted = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"vector": 1})})
     _check_function(fitted)
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
                 fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,

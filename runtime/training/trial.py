@@ -44,13 +44,14 @@ _MAKING = "being imported and made"
 
 def try_environment(
     environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
-    fragment_steps: int = _STEPS_MAX,
+    fragment_steps: int = _STEPS_MAX, is_together: bool = False,
 ) -> TriedEnvironment:
     """Makes an environment in another process, plays, and goes on in a third one; returns what it is like.
 
     Args:
         environment_id: This and the next two as `make_environment` takes them.
         fragment_steps: ``actor.fragment_steps``; so many steps are played at once, of 256 at most.
+        is_together: Whether a process will play several in lock-step, which is tried then.
 
     Raises:
         EnvironmentNotHereError: It cannot be made, its process ended, or it took too long.
@@ -70,7 +71,13 @@ def try_environment(
             differs = elsewhere.ask("go on", trial.DIFFERS, **played) if played["episode"] else trial.NOTHING_DIFFERS
         except _TrialError as error:
             raise ExperimentError(str(error)) from None
-    return trial.conclude(known, played, differs)
+        shared = ""
+        if is_together and played["episode"] and not differs["replayed"]:
+            try:
+                shared = elsewhere.ask("play beside", ("shared",), episode=played["episode"])["shared"]
+            except _TrialError as error:
+                shared = str(error)
+    return dataclasses.replace(trial.conclude(known, played, differs), shared=shared)
 
 
 class _TrialError(Exception):
@@ -237,6 +244,8 @@ def main(control_fd: int, made: str) -> None:
             if task == "make":
                 spare.append(make())
                 say("answer", trial.facts(spare[0]) | {"spaces": dataclasses.asdict(spare[0].spaces)})
+            elif task == "play beside":
+                say("answer", {"shared": trial.play_beside(make(), make(), **request)})
             elif task == "play":
                 say("answer", trial.play(make(), make, **request))
             else:

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -260,6 +261,66 @@ def test_what_an_environment_is_like_is_told_as_it_is() -> None:
         assert (found.preprocessing, found.episode_steps_max, found.can_save_episode, found.cannot_save_reason) == (
             environment.preprocessing, environment.episode_steps_max, environment.can_save_episode,
             environment.cannot_save_reason)
+
+
+class Sharing(Counter):
+    """Draws from a generator of its whole process, which it seeds: alone it is deterministic."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            np.random.seed(seed % 2**32)
+        return super().reset(seed=seed)
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.count, np.random.random()], np.float32)
+
+
+def make_sharing() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Sharing(episode_steps=None), 50)
+
+
+def test_what_shares_something_within_a_process_is_not_played_in_lock_step(tmp_path: Path) -> None:
+    """Else its episodes would depend on how many are played at once."""
+    path = write(tmp_path / "sharing.yaml", f"{__name__}:make_sharing", vector=2)
+    tried, experiment = preflight(load_experiment(path).resolved())
+    assert (tried.replay, tried.problem, tried.remark) == ("reset", "", "")
+    assert "one environment at a time, as two share something: the episode of seed" in tried.warnings["vector"]
+    assert experiment.environment.vector == 1
+    alone, experiment = preflight(load_experiment(path, ["environment.vector=1"]).resolved())
+    assert alone.warnings == {}, "what is never done is not tried"
+
+
+class Single(StatefulCounter):
+    """There can be one in a process."""
+
+    made: ClassVar[list[Single]] = []
+
+    def __init__(self, how: str) -> None:
+        super().__init__(episode_steps=None)
+        Single.made.append(self)
+        if len(Single.made) == 2 and how == "exit":
+            os._exit(7)
+        if len(Single.made) == 2:
+            raise RuntimeError("the port is taken")
+
+
+def make_single(how: str) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Single(how), 50)
+
+
+@pytest.mark.parametrize(("how", "words"), [("exit", "exit code 7"), ("raise", "the port is taken")])
+def test_what_cannot_be_twice_in_a_process_is_not_played_in_lock_step(tmp_path: Path, how: str, words: str) -> None:
+    path = write(tmp_path / "single.yaml", f"{__name__}:make_single", vector=2, kwargs={"how": how})
+    tried, experiment = preflight(load_experiment(path).resolved())
+    assert words in tried.shared
+    assert experiment.environment.vector == 1
+
+
+@pytest.mark.parametrize("environment_id", ["Hopper-v5", "CartPole-v1", LIMITED, f"{__name__}:make_remembering"])
+def test_what_shares_nothing_is_played_in_lock_step(tmp_path: Path, environment_id: str) -> None:
+    path = write(tmp_path / "mine.yaml", environment_id, vector=2)
+    tried, experiment = preflight(load_experiment(path).resolved())
+    assert (tried.shared, experiment.environment.vector) == ("", 2)
 
 
 def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
