@@ -164,7 +164,7 @@ def actors_here(run: RunContext) -> Actors:
 
 def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
-    experiment = run.experiment
+    experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner.chosen
     machine = look()
     if device_of(experiment.learner.device) == "cpu":
@@ -177,14 +177,14 @@ def _open_instances(run: RunContext) -> Actors:
             run.stack.callback(daemon.close)
         variables = daemon.variables
     here = places(machine, backend, settings.instances, variables)
-    fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=settings.environments,
+    fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=together,
                        timeout_s=max(experiment.actor.timeout_s, experiment.learner.update_timeout_s),
                        memory_mib=experiment.actor.memory_mib,
-                       handler=INSTANCES_HANDLER if settings.environments > 1 else INSTANCE_HANDLER)
+                       handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
     instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
     event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
     return Actors(instances, instances, event, {
-        "instances": f"{len(here)}, each with {settings.environments} environments; {BACKEND_NAMES[backend]}",
+        "instances": f"{len(here)}, each with {together} environments; {BACKEND_NAMES[backend]}",
         **({"instances' backend": remark} if remark else {})})
 
 

@@ -157,12 +157,13 @@ def resolve(
     # In a deployment not this machine's cores, but those of any learner that may be launched.
     cores = min(map(vcpus, instance_types)) if is_deployed and is_on_learner else _cores()
     processes = _or(fleet.processes, cores)
+    layout = _layout(learner.chosen, cores, most_actors) if has_instances else {}
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
     return _as(ResolvedExperiment, experiment, {
         "environment": _as(ResolvedEnvironment, experiment.environment, {
-            "vector": _vector(experiment, processes) if kind == "local" and not has_instances else 1}),
+            "vector": layout["environments"] if layout else _vector(experiment, processes) if kind == "local" else 1}),
         "algorithm": _as(ResolvedAlgorithm, algorithm, {
             "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
             "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
@@ -171,7 +172,7 @@ def resolve(
         "learner": _as(ResolvedLearner, learner, {
             "device": learner.device if learner.has_instance else "cpu",
             "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
-            **({"gmi": _layout(learner.chosen, cores, most_actors)} if has_instances else {}),
+            **({"gmi": _opened(learner.chosen, layout)} if layout else {}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {
@@ -179,7 +180,7 @@ def resolve(
             "processes": processes,
             "is_on_learner": is_on_learner,
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
-        **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})} if has_instances else {}),
+        **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})} if layout else {}),
     })
 
 
@@ -193,13 +194,17 @@ def _vector(experiment: Experiment, processes: int) -> int:
     return min(VECTOR_MAX, math.ceil(experiment.scaler.most_actors / processes))
 
 
-def _layout(gmi: Any, cores: int, most_actors: int) -> Any:
-    """The settings of instances with their numbers; those that were open are not among the fields that were set."""
+def _layout(gmi: Any, cores: int, most_actors: int) -> dict[str, int]:
+    """How many instances there are, and how many environments each plays at once."""
     instances = min(cores, most_actors) if gmi.instances == "auto" else gmi.instances
-    fair = {"instances": instances, "environments": min(VECTOR_MAX, math.ceil(most_actors / instances))}
-    open_keys = {name for name in fair if getattr(gmi, name) == "auto"}
-    values = {**dict(gmi), **{name: fair[name] for name in open_keys}}
-    return type(gmi).model_construct(gmi.model_fields_set - open_keys, **values)
+    share = min(VECTOR_MAX, math.ceil(most_actors / instances))
+    return {"instances": instances, "environments": share if gmi.environments == "auto" else gmi.environments}
+
+
+def _opened(gmi: Any, layout: Mapping[str, int]) -> Any:
+    """The settings of instances with their numbers; those that were open are not among the fields that are set."""
+    open_keys = {name for name in layout if getattr(gmi, name) == "auto"}
+    return type(gmi).model_construct(gmi.model_fields_set - open_keys, **{**dict(gmi), **layout})
 
 
 def _is_convolved(experiment: Experiment) -> bool:

@@ -35,7 +35,11 @@ def settled(experiment: Fitted, before: Experiment | None) -> tuple[Fitted, str]
     if found is None:
         return experiment, told
     changed = gmi.model_copy(update={key: getattr(found, key) for key in open_keys})
-    return experiment.model_copy(update={"learner": experiment.learner.model_copy(update={"gmi": changed})}), told
+    # Environments that have not been tried side by side, or cannot be, are played one at a time.
+    vector = changed.environments if experiment.environment.vector > 1 else 1
+    return experiment.model_copy(update={
+        "learner": experiment.learner.model_copy(update={"gmi": changed}),
+        "environment": experiment.environment.model_copy(update={"vector": vector})}), told
 
 
 def key_here(experiment: Any) -> Key:
