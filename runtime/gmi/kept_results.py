@@ -39,7 +39,7 @@ def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()
     algorithm = experiment.algorithm
     key = {"processor": processor(), "cores": cores, "gpus": list(gpus),
            "libraries": {name: _version(name) for name in _LIBRARIES},
-           "environment": experiment.environment.model_dump(mode="json", exclude={"package"}),
+           "environment": experiment.environment.model_dump(mode="json", exclude={"package", "vector"}),
            "network": experiment.network.architecture,
            "algorithm": {"kind": algorithm.kind, **algorithm.chosen.model_dump(mode="json")},
            "actors": experiment.scaler.most_actors, "fragment_steps": experiment.actor.fragment_steps}

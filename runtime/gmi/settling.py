@@ -11,12 +11,13 @@ from runtime.gmi.kept_results import Key, kept_layout, key_of
 Fitted = TypeVar("Fitted", bound=Any)
 
 
-def settled(experiment: Fitted, before: Experiment | None) -> tuple[Fitted, str]:
+def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = False) -> tuple[Fitted, str]:
     """Returns an experiment with instances whose layout is certain.
 
     Args:
         experiment: Fitted to its environment.
         before: As the run that it continues was written down; None if it begins.
+        is_alone: Whether a process can play one environment at a time only.
 
     Returns:
         The experiment, and what people should know of a layout that was found before; empty if there is nothing.
@@ -35,8 +36,7 @@ def settled(experiment: Fitted, before: Experiment | None) -> tuple[Fitted, str]
     if found is None:
         return experiment, told
     changed = gmi.model_copy(update={key: getattr(found, key) for key in open_keys})
-    # Environments that have not been tried side by side, or cannot be, are played one at a time.
-    vector = changed.environments if experiment.environment.vector > 1 else 1
+    vector = 1 if is_alone else changed.environments
     return experiment.model_copy(update={
         "learner": experiment.learner.model_copy(update={"gmi": changed}),
         "environment": experiment.environment.model_copy(update={"vector": vector})}), told

@@ -118,7 +118,9 @@ class Trainer:
             store = TCPStore(HOST, asked["port"], is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
             self._group = join_group(
                 rank=asked["rank"], devices=asked["devices"], store=store, name=asked["name"],
-                reduction=asked["reduction"], timeout_s=asked["timeout_s"], device=str(learner.device),
+                # Alone there is nothing to choose from.
+                reduction=asked["reduction"] if len(asked["devices"]) > 1 else "mpr",
+                timeout_s=asked["timeout_s"], device=str(learner.device),
                 elements=sum(one.gradient.numel() for one in learner.trained.values()) + 3)
             self._group_name = asked["name"]
         return self._group

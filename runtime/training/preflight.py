@@ -29,7 +29,8 @@ def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
     """
     section = experiment.environment
     return try_environment(section.id, section.preprocessing, section.options,
-                           fragment_steps=experiment.actor.fragment_steps, is_together=section.vector > 1)
+                           fragment_steps=experiment.actor.fragment_steps, is_together=(
+                               section.vector > 1 or experiment.learner.chosen.has_actors))
 
 
 def preflight(

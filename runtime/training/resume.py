@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
 
 
+STANDING_USD_MIN = 5e-5
+"""Less that stood is billed without a word: it is shown as 0.0000."""
+
+
 def stored_experiment(directory: RunDirectory) -> Experiment:
     """Returns the experiment of the run in the directory.
 
@@ -130,7 +134,7 @@ def count_what_was_spent(
     spent_usd = meter.spent_usd
     forfeited_usd = meter.forfeit()
     standing_usd = meter.spent_usd - spent_usd - forfeited_usd
-    if standing_usd:
+    if standing_usd >= STANDING_USD_MIN:
         events.append("standing_billed", usd=standing_usd,
                       reason="what the deployment cost since it began, or since its last round")
     if forfeited_usd:

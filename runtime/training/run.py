@@ -104,7 +104,9 @@ def train(
         if directory.holds_run and not resume:
             raise RunDirectoryError(f"--out {out}: holds a run already; continue it with --resume, or name another")
         stored = stored_experiment(directory) if directory.holds_run else None
-        fitted, layout = settled(fitted, stored) if fitted.learner.chosen.has_actors else (fitted, "")
+        layout = ""
+        if fitted.learner.chosen.has_actors:
+            fitted, layout = settled(fitted, stored, is_alone=bool(environment.shared))
         if stored is not None:
             check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory) if resume else None

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import torch
 from torch.distributed import TCPStore
 
 from runtime.errors import ExperimentError, RunError

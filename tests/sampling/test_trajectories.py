@@ -11,7 +11,7 @@ import pytest
 
 from lambda_actor import wire
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import SchemaError
+from lambda_actor.errors import SchemaError, WireError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.spaces import Spaces
@@ -71,3 +71,38 @@ def test_actions_of_another_type_are_refused() -> None:
     asked = replace(actor, spec=replace(actor.spec, spaces=Spaces((2,), action_counts=(3, 2))))
     with pytest.raises(SchemaError, match=r"actions is \('float32', .*, 2\), asked for was \('int64', .*, 2\)"):
         decode_trajectory(wire.encode(wire.Kind.TRAJECTORY, fields), asked)
+
+
+def told(**changes: Any) -> tuple[bytes, Actor]:
+    """What is told of a trajectory that stays where it was played, and its actor."""
+    data, actor = sent(is_dropped=False)
+    fields = wire.decode(data, wire.Kind.TRAJECTORY) | {"steps": np.array(STEPS)} | {
+        name: np.array(value) for name, value in changes.items()}
+    kept = {name: fields[name] for name in wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY]}
+    spec = replace(actor.spec, event={**actor.spec.event, "is_kept": True})
+    return wire.encode(wire.Kind.KEPT_TRAJECTORY, kept), replace(actor, spec=spec)
+
+
+def test_of_a_trajectory_that_stays_where_it_was_played_its_episodes_are_told() -> None:
+    found, whole = decode_trajectory(*told()), decode_trajectory(*sent(is_dropped=False))
+    assert found["steps"] == STEPS
+    assert "observations" not in found
+    for name in ("episode_returns", "episode_lengths", "open_episode"):
+        assert np.array_equal(found[name], whole[name]), name
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"slot": 1}, "slot is 1, asked for was 0"), ({"policy_version": 3}, "policy_version is 3"),
+    ({"round_index": 2}, "round_index is 2"), ({"steps": 0}, "it has 0 steps"),
+    ({"steps": STEPS - 1}, f"it has {STEPS - 1} steps"),
+    ({"episode_returns": [np.nan, 1.0]}, "episode_returns is not finite"),
+    ({"open_episode": np.zeros(2**20 + 1, np.uint8)}, "open_episode has 1048577 bytes")])
+def test_what_is_told_must_be_of_what_was_asked_for(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SchemaError, match=f"trajectory of slot 0: {words}"):
+        decode_trajectory(*told(**changes))
+
+
+def test_a_trajectory_itself_is_refused_where_it_was_to_stay() -> None:
+    data, _ = sent(is_dropped=False)
+    with pytest.raises(WireError):
+        decode_trajectory(data, told()[1])

@@ -1,0 +1,101 @@
+"""The keys of instances: what they resolve to, what is refused, and which layout a run takes if it is left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lambda_actor.spaces import Spaces
+from runtime.config.loading import experiment_from_tree
+from runtime.config.resolved import FittedExperiment
+from runtime.errors import ExperimentError
+from runtime.gmi.kept_results import keep
+from runtime.gmi.search import Layout
+from runtime.gmi.settling import key_here, settled
+
+BASE: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "scaler": {"actors_fixed": 12}}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("runtime.config.resolved._cores", lambda: 4)
+
+
+def made(gmi: dict[str, Any] | None = None, **changes: Any) -> Any:
+    return experiment_from_tree(
+        {**BASE, "learner": {"kind": "gmi", **({"gmi": gmi} if gmi else {})}, **changes}, source="x.yaml")
+
+
+def fitted(gmi: dict[str, Any] | None = None, **changes: Any) -> FittedExperiment:
+    return made(gmi, **changes).resolved().fitted(Spaces((11,), action_size=3), preprocessing="none")
+
+
+@pytest.mark.parametrize(("gmi", "actors", "instances", "environments"), [
+    ({}, 12, 4, 3), ({}, 2, 2, 1), ({"instances": "auto"}, 100, 4, 16), ({"instances": 5}, 12, 5, 3),
+    ({"instances": 3, "environments": 7}, 12, 3, 7), ({"environments": "auto"}, 12, 4, 3)])
+def test_an_open_layout_shares_the_actors_out(
+    gmi: dict[str, Any], actors: int, instances: int, environments: int
+) -> None:
+    experiment = made(gmi, scaler={"actors_fixed": actors}).resolved()
+    assert (experiment.learner.gmi.instances, experiment.learner.gmi.environments) == (instances, environments)
+    assert experiment.environment.vector == environments
+    assert (experiment.fleet.kind, experiment.fleet.is_on_learner, experiment.cache.kind) == ("local", True, "none")
+
+
+def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> None:
+    experiment = experiment_from_tree({**BASE, "learner": {
+        "kind": "gmi", "instance_types": ["c7i.4xlarge", "c7i.2xlarge"]}}, source="x.yaml").resolved(is_deployed=True)
+    assert experiment.learner.gmi.instances == 8
+    assert (experiment.fleet.kind, experiment.cache.kind) == ("local", "none")
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"scaler": {"kind": "nitro"}}, "scaler.kind = nitro: a layout of learner.kind = gmi .*; allowed: fixed"),
+    ({"algorithm": {"kind": "impala", "rounds": "synchronous"}}, "algorithm.kind = impala: .*; allowed: ppo"),
+    ({"fleet": {"kind": "lambda"}}, "fleet.kind = lambda: .*; allowed: auto | local"),
+    ({"learner": {"kind": "gmi", "gmi": {"instances": 13}}},
+     r"learner.gmi.instances = 13: .* a round has 12; allowed: auto \| 1 to 12"),
+    ({"learner": {"kind": "gmi", "gmi": {"instances": 0}}}, "learner.gmi.instances = 0 .*1 to 256"),
+    ({"learner": {"kind": "gmi", "gmi": {"reduction": "ring"}}}, "learner.gmi.reduction = 'ring' .*mpr"),
+    ({"learner": {"gmi": {"instances": 2}}}, "learner.gmi.instances = 2 is never read with learner.kind = instance"),
+    ({"learner": {"kind": "gmi"}, "fleet": {"processes": 2}}, "fleet.processes = 2 is never read"),
+    ({"learner": {"kind": "instance", "processes": 2}}, "learner.processes is not a known key .* learner.gmi")])
+def test_what_instances_cannot_have_is_refused(changes: dict[str, Any], told: str) -> None:
+    tree = {**BASE, "learner": {"kind": "gmi"}, **changes}
+    with pytest.raises(ExperimentError, match=told):
+        experiment_from_tree(tree, source="x.yaml")
+
+
+def layout_of(experiment: FittedExperiment) -> tuple[int, int, str, int]:
+    gmi: Any = experiment.learner.chosen
+    return gmi.instances, gmi.environments, gmi.reduction, experiment.environment.vector
+
+
+def test_a_layout_that_was_found_counts_if_none_is_named() -> None:
+    assert keep(key_here(fitted()), Layout(2, 6, "har")) == ""
+    found, told = settled(fitted(), None)
+    assert layout_of(found) == (2, 6, "har", 6)
+    assert "plan --measure" in told
+    assert layout_of(settled(fitted({"reduction": "mpr"}), None)[0]) == (2, 6, "mpr", 6)
+    assert layout_of(settled(fitted({"environments": 2}), None)[0]) == (2, 2, "har", 2)
+    for named in ({"instances": 4}, {"instances": 3, "environments": 1}):
+        assert settled(fitted(named), None) == (fitted(named), "")
+    other = fitted(actor={"fragment_steps": 64})
+    assert settled(other, None) == (other, ""), "it was found for another workload"
+
+
+def test_environments_that_cannot_be_played_side_by_side_are_not() -> None:
+    assert keep(key_here(fitted()), Layout(2, 6, "har")) == ""
+    assert layout_of(settled(fitted(), None, is_alone=True)[0]) == (2, 6, "har", 1)
+
+
+def test_a_run_goes_on_with_its_own_layout_whatever_was_found_since() -> None:
+    began = fitted({"instances": 3, "reduction": "mpr"})
+    assert keep(key_here(fitted()), Layout(2, 6, "har")) == ""
+    found, told = settled(fitted(), began)
+    assert layout_of(found) == (3, 4, "mpr", 4)
+    assert told == ""
+    assert layout_of(settled(fitted({"instances": 2}), began)[0])[0] == 2, "which the check of identity refuses then"
