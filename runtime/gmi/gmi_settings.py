@@ -37,6 +37,11 @@ class GmiSettings(UpdaterSettings):
         "har = in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; "
         "auto = what is measured to be the quickest when the run begins, and stays")
 
+    @property
+    def instances_at_once(self) -> int:
+        """Its instances."""
+        return self.instances if self.instances != "auto" else 0
+
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields what instances cannot have."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm

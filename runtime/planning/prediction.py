@@ -21,6 +21,7 @@ from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
 from runtime.cost.rates import FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
+from runtime.cost.sizes import weights_bytes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
@@ -34,6 +35,9 @@ FAN_OUT_S = 0.0015
 """CPU seconds that fleet and cache take for each actor, beside what is sampled; of benchmarks/plan_check.py."""
 HYPERTHREAD_SPEED = 0.62
 """Of a vCPU whose others are busy too, where two share a core (`shares_cores`). **Modelled.**"""
+REDUCE_MEMBER_S, REDUCE_BYTE_S = 3e-5, 3.3e-10
+"""Seconds of one sum of gradients by instances: for each of them, and for each byte of a gradient; with ``mpr``, CPU
+seconds of a member, of benchmarks/gmi_reduction.py. **Modelled** for more than eight instances."""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
     "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), *(
@@ -150,6 +154,10 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
                       KINDS[0],
                       {**_learner(instance_type), "fleet.kind": "local", "fleet.processes": processes,
                        **_actors(count, steps), "actor.provisioned": 0, "cache.kind": cache_kind})
+        if not has_gpu(instance_type):
+            yield Way(f"{count} instances on one {instance_type}, {count} x {steps}", KINDS[0],
+                      {**_learner(instance_type), "learner.kind": "gmi", "fleet.kind": "local",
+                       "learner.gmi.instances": count, "learner.gmi.reduction": "mpr", **_actors(count, steps)})
 
 
 def _learner(instance_type: str) -> dict[str, Any]:
@@ -170,8 +178,11 @@ def _tree(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes as a tree of sections."""
     tree: dict[str, Any] = {}
     for key, value in changes.items():
-        section, name = key.split(".")
-        tree.setdefault(section, {})[name] = value
+        *sections, name = key.split(".")
+        node = tree
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[name] = value
     return tree
 
 
@@ -256,13 +267,21 @@ def rounds_of(
         collect_s = INVOKE_S + actor_s
     else:
         actor_s = fragment_s / (speed * parallel_speed)
-        collect_s = math.ceil(actors / experiment.fleet.processes) * actor_s
+        lanes = learner.chosen.instances_at_once or experiment.fleet.processes
+        collect_s = math.ceil(actors / lanes) * actor_s
     detect_s = times.detect_s(detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0)
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
-    rounds = Rounds(count, actors, actor_s, max(collect_s, detect_s),
-                    times.update_s(batch, 0.0) + evaluate_s + between_s)
+    update_s = times.update_s(batch, 0.0)
+    if instances := learner.chosen.instances_at_once:
+        settings = experiment.algorithm.chosen
+        gradient_steps = settings.passes * math.ceil(batch / settings.minibatch_steps)
+        fixed_s = gradient_steps * units["gradient_step_s"] / speed
+        gradient_bytes = 2 * weights_bytes(environment.spaces, experiment.network.architecture)
+        update_s = (fixed_s + (update_s - fixed_s) / instances) / (parallel_speed or 1.0) + gradient_steps * (
+            instances * REDUCE_MEMBER_S + gradient_bytes * REDUCE_BYTE_S)
+    rounds = Rounds(count, actors, actor_s, max(collect_s, detect_s), update_s + evaluate_s + between_s)
     if isinstance(times, FunctionTimes):
         function_s = times.function_s(batch, 0.0, policies=learner.stellaris.learners)
         return replace(rounds, functions=times.invocations(batch), function_s=function_s, function_init_s=times.init_s)

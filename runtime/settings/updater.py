@@ -42,6 +42,11 @@ class UpdaterSettings(Section):
         """Learner functions that may run at the same time; 0 if the learner is no function."""
         return 0 if self.has_instance else 1
 
+    @property
+    def instances_at_once(self) -> int:
+        """Instances that share a round of a resolved experiment; 0 if the learner is one process."""
+        return 0
+
     def unused(self, prefix: str) -> Iterator[Unused]:
         """Yields the updater's keys that do not count with these values.
 
