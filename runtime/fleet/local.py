@@ -119,6 +119,7 @@ class _Process:
         self.served = 0
         self.invocations: deque[Invocation] = deque()
         self.together = 1
+        self.alone_s = 0.0
         self.since_s = time.monotonic()
 
     def send(self, invocations: Sequence[Invocation]) -> None:
@@ -139,7 +140,8 @@ class LocalFleet:
 
     Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
     function's memory buys. An actor that died or was killed is billed for the time it was given. Those that a process
-    serves at once share both, and its time limit is the sum of theirs.
+    serves at once share both. They are as many as are expected to end in half of one actor's time limit, and have that
+    limit together: so a round's deadline leaves time to serve them again, if one of them hangs.
     """
 
     def __init__(self, setup: FleetSetup) -> None:
@@ -270,9 +272,10 @@ class LocalFleet:
         # As many each as if all processes were idle: those that are busy will be.
         share = min(self._together, math.ceil(len(self._queue) / len(self._processes)))
         for index, process in enumerate(self._processes):
-            is_free = self._queue and process.is_ready and not process.invocations
             # The first makes the environment, and the second one's seconds may be the bill's rate.
-            if is_free and (taken := self._taken(index, share if process.served > 1 else 1)):
+            in_time = int(self._timeout_s / 2 / max(process.alone_s, 1e-3)) if process.served > 1 else 1
+            if (self._queue and process.is_ready and not process.invocations
+                    and (taken := self._taken(index, max(1, min(share, in_time))))):
                 # One that died while idle is seen to have ended next, and ends its invocations as crashed.
                 with suppress(OSError):
                     process.send(taken)
@@ -325,6 +328,8 @@ class LocalFleet:
                 init_s=process.init_cpu_s / self._share, init_cpu_s=process.init_cpu_s,
                 cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0))
             process.served += 1
+            if process.together == 1:
+                process.alone_s = time.monotonic() - process.since_s
 
     def _overdue(self, index: int, process: _Process) -> None:
         reason = (f"timed out after {self._timeout_s:g} s" if process.is_ready
@@ -368,7 +373,7 @@ class LocalFleet:
     def _limit_s(self, process: _Process) -> float | None:
         if not process.is_ready:
             return _START_TIMEOUT_S
-        return process.together * self._timeout_s if process.invocations else None
+        return self._timeout_s if process.invocations else None
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")

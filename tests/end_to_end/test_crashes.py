@@ -161,6 +161,24 @@ def test_a_ledger_that_cannot_be_right_does_not_give_money_back(
     assert summary(out)["spent_usd"] == pytest.approx(rounds(reference)[-1]["spent_usd"], abs=1e-9)
 
 
+def test_a_hang_among_environments_in_lock_step_costs_time_alone(experiment: Path, tmp_path: Path) -> None:
+    """The others are played again, and so is the one that hung, before the round's deadline."""
+    (tmp_path / "begun").mkdir()
+    found = []
+    for name in ("nowhere", "begun"):
+        finished = train(experiment, tmp_path / f"run {name}", *overrides(
+            environment__id="tests.end_to_end.failing_environment:make_hanging_once",
+            environment__kwargs=json.dumps({"place": str(tmp_path / name)}), environment__vector=4,
+            fleet__processes=1, actor__fragment_steps=16, actor__timeout_s=3, scaler__kind="fixed",
+            scaler__actors_fixed=4, stop__max_rounds=3, evaluation__every_rounds=0))
+        assert finished.returncode == 0, finished.stderr
+        found.append(rounds(tmp_path / f"run {name}"))
+    begun = dict(path.name.split() for path in (tmp_path / "begun").iterdir())
+    assert begun["0"] == begun["5"] != begun["6"], "the process that hung is replaced"
+    assert results_only(found[0]) == results_only(found[1])
+    assert [row["actors_failed"] for row in found[1]] == [0, 0, 0]
+
+
 def test_an_evaluation_that_hangs_is_ended(experiment: Path, tmp_path: Path) -> None:
     finished = train(experiment, tmp_path / "run", *overrides(
         environment__id="tests.end_to_end.failing_environment:make_hanging_in_trainer", learner__update_timeout_s=6))

@@ -148,14 +148,27 @@ def test_an_actor_that_ends_its_process_costs_its_own_trajectory_only(
     assert actors.fleet.wait(0.0) == []
 
 
-def test_an_actor_that_hangs_is_ended_after_the_time_of_all_and_then_after_its_own(warm_actors, sent: Sent):
-    actors = warm_actors(together=2, timeout_s=1.5)
+def test_an_actor_that_hangs_is_ended_and_costs_its_own_trajectory_only(warm_actors, sent: Sent):
+    actors = warm_actors(together=2, timeout_s=3.0)
+    actors.fleet._processes[0].alone_s = 0.1
     hanging, other = actors.run("hanging", "steady")
     assert (hanging.status, other.status) == ("timeout", "ok")
-    assert hanging.error == "timed out after 1.5 s"
-    assert hanging.billed_s == pytest.approx(1.5, abs=0.002)
-    assert other.billed_s < 1.5
+    assert hanging.error == "timed out after 3 s"
+    assert hanging.billed_s == pytest.approx(3.0, abs=0.002)
+    assert other.billed_s < 3.0
     assert sizes(sent) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("alone_s", "expected"), [
+    (GENEROUS_S / 2, [1, 3]), (14.0, [2, 2]), (10.0, [1, 3]), (7.0, [4])])
+def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
+        warm_actors, sent: Sent, alone_s: float, expected: list[int]):
+    """A slow environment gains nothing, and the limit of one ends all of them."""
+    actors = warm_actors()
+    (process,) = actors.fleet._processes
+    process.alone_s = alone_s
+    assert statuses(actors.run(*["steady"] * 4)) == ["ok"] * 4
+    assert sizes(sent) == expected
 
 
 def test_one_of_several_that_is_given_up_ends_alone(warm_actors):
@@ -176,6 +189,8 @@ def test_all_of_several_that_are_given_up_end_once(warm_actors):
     running = actors.start("hanging", "steady", "steady")
     wait_for(lambda: marks("hanging"), "a hanging actor")
     waiting = actors.start("steady")
+    (process,) = actors.fleet._processes
+    assert actors.fleet._limit_s(process) == GENEROUS_S, "one actor's: a round's deadline is twice that"
     actors.fleet.abandon([*running, *waiting])
     found = actors.outcomes([*running, *waiting])
     assert {one.status for one in found.values()} == {"abandoned"}
