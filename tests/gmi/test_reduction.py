@@ -343,9 +343,15 @@ def test_a_death_is_told_to_whoever_waits_for_whomever(meshes: list[Mesh]) -> No
     first, second, third = meshes
     for connection in second._sockets.values():
         connection.close()
-    for mesh, other in ((first, 2), (third, 0)):
-        with pytest.raises(RunError, match="lost member 1 of 3"):
+    errors = []
+
+    def wait(mesh: Mesh, other: int) -> None:
+        with pytest.raises(RunError, match="lost member 1 of 3") as caught:
             mesh.exchange({}, {other: memoryview(bytearray(1))})
+        errors.append(caught)
+
+    in_threads(lambda: wait(first, 2), lambda: wait(third, 0))
+    assert len(errors) == 2
 
 
 def test_a_message_larger_than_any_buffer_goes_both_ways_at_once(meshes: list[Mesh]) -> None:
