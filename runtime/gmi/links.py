@@ -69,18 +69,18 @@ class Ring:
             sent, received = chunks[(place - step) % size], chunks[(place - step - 1) % size]
             if step < size - 1:
                 into = arrived[:len(received)]
-                self._mesh.exchange([(after, _bytes(sent))], [(before, _bytes(into))])
+                self._mesh.exchange({after: _bytes(sent)}, {before: _bytes(into)})
                 received += into
             else:
-                self._mesh.exchange([(after, _bytes(sent))], [(before, _bytes(received))])
+                self._mesh.exchange({after: _bytes(sent)}, {before: _bytes(received)})
 
     def broadcast(self, flat: torch.Tensor) -> None:
         first, *others = self._ranks
         part = _bytes(flat.numpy())
         if self._mesh.rank == first:
-            self._mesh.exchange([(other, part) for other in others])
+            self._mesh.exchange(dict.fromkeys(others, part), {})
         else:
-            self._mesh.exchange((), [(first, part)])
+            self._mesh.exchange({}, {first: part})
 
 
 class TorchLinks:

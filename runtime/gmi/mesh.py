@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,8 +21,9 @@ PATIENCE_S = 0.2
 """Seconds until the death is seen that made another member leave."""
 _LOOK_S = 0.005
 _HANG_UP = select.POLLHUP | select.POLLERR
-Part = tuple[int, memoryview]
-"""A member and the bytes that go to it, or come from it."""
+Parts = Mapping[int, memoryview]
+"""Bytes that go to each of some members, or come from it."""
+_Rest = dict[int, memoryview]
 
 
 class Mesh:
@@ -80,18 +81,17 @@ class Mesh:
             if directory:
                 shutil.rmtree(directory, ignore_errors=True)
 
-    def exchange(self, sends: Iterable[Part] = (), receives: Iterable[Part] = ()) -> None:
+    def exchange(self, sends: Parts, receives: Parts) -> None:
         """Sends and receives at the same time; returns when both are done.
 
         Args:
-            sends: What goes out, at most one part to each member.
-            receives: What is filled, at most one part from each member.
+            sends: What goes out.
+            receives: What is filled.
 
         Raises:
             RunError: A member is gone, or does not answer in time.
         """
-        outgoing = {rank: part for rank, part in sends if len(part)}
-        incoming = {rank: part for rank, part in receives if len(part)}
+        outgoing, incoming = ({rank: part for rank, part in parts.items() if len(part)} for parts in (sends, receives))
         self.count(len(outgoing), sent=sum(map(len, outgoing.values())), received=sum(map(len, incoming.values())))
         self._transfer(outgoing, incoming)
 
@@ -156,7 +156,7 @@ class Mesh:
         """Leaves the others; idempotent."""
         if self._sockets:
             with suppress(RuntimeError):
-                self._store.set(_left(self.rank), "")
+                self._store.set(f"left/{self.rank}", "")
         for connection in self._sockets.values():
             connection.close()
         self._sockets, self._poll = {}, select.poll()
@@ -165,18 +165,21 @@ class Mesh:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(directory / str(self.rank)))
             listener.listen(self.size)
-            listener.settimeout(self._timeout_s)
-            self._store.set(_listens(self.rank), "")
+            listener.settimeout(_LOOK_S)
+            self._store.set(f"listens/{self.rank}", "")
             for other in range(self.size):
-                self._awaited(_listens(other))
+                self._awaited(f"listens/{other}")
             for other in range(self.rank):
                 connection = self._sockets[other] = socket.socket(socket.AF_UNIX)
                 connection.connect(str(directory / str(other)))
                 connection.sendall(self.rank.to_bytes(4))
-            for _ in range(self.rank + 1, self.size):
-                connection, _ = listener.accept()
-                connection.settimeout(self._timeout_s)
-                self._sockets[int.from_bytes(connection.recv(4, socket.MSG_WAITALL))] = connection
+            deadline_s = time.monotonic() + self._timeout_s
+            while len(self._sockets) < self.size - 1:
+                self._check(deadline_s)
+                with suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    connection.settimeout(self._timeout_s)
+                    self._sockets[int.from_bytes(connection.recv(4, socket.MSG_WAITALL))] = connection
         for connection in self._sockets.values():
             connection.setblocking(False)
             self._poll.register(connection, 0)
@@ -184,15 +187,18 @@ class Mesh:
     def _awaited(self, key: str) -> bytes:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
-            if self._store.check([_CALLED_OFF]):
-                raise RunError(f"{self._name} was called off")
+            self._check(deadline_s)
             if self._store.check([key]):
                 return self._store.get(key)
-            if time.monotonic() > deadline_s:
-                raise RunError(f"not all members of {self._name} came within {self._timeout_s:g} s")
             time.sleep(_LOOK_S)
 
-    def _transfer(self, outgoing: dict[int, memoryview], incoming: dict[int, memoryview]) -> None:
+    def _check(self, deadline_s: float) -> None:
+        if self._store.check([_CALLED_OFF]):
+            raise RunError(f"{self._name} was called off")
+        if time.monotonic() > deadline_s:
+            raise RunError(f"not all members of {self._name} came within {self._timeout_s:g} s")
+
+    def _transfer(self, outgoing: _Rest, incoming: _Rest) -> None:
         with self._naming_the_dead():
             while True:
                 _advance(outgoing, lambda rank, part: self._sockets[rank].send(part))
@@ -228,7 +234,7 @@ class Mesh:
     def _hear(self, found: list[tuple[int, int]], needed: Set[int] = frozenset()) -> None:
         ended = {descriptor for descriptor, events in found if events & _HANG_UP}
         ranks = [rank for rank, connection in self._sockets.items() if connection.fileno() in ended] if ended else []
-        if lost := [str(rank) for rank in ranks if not self._store.check([_left(rank)])]:
+        if lost := [str(rank) for rank in ranks if not self._store.check([f"left/{rank}"])]:
             raise RunError(f"{self._name} lost member {', '.join(lost)} of {self.size}")
         for rank in ranks:
             if rank not in needed:
@@ -240,7 +246,7 @@ def call_off(store: Store, name: str) -> None:
     PrefixStore(name, store).set(_CALLED_OFF, "")
 
 
-def _advance(parts: dict[int, memoryview], move: Callable[[int, memoryview], int]) -> None:
+def _advance(parts: _Rest, move: Callable[[int, memoryview], int]) -> None:
     for rank, part in list(parts.items()):
         with suppress(BlockingIOError):
             if not (moved := move(rank, part)):
@@ -248,11 +254,3 @@ def _advance(parts: dict[int, memoryview], move: Callable[[int, memoryview], int
             parts[rank] = part[moved:]
             if moved == len(part):
                 del parts[rank]
-
-
-def _listens(rank: int) -> str:
-    return f"listens/{rank}"
-
-
-def _left(rank: int) -> str:
-    return f"left/{rank}"

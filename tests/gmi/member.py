@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import zlib
 from types import SimpleNamespace
@@ -61,7 +60,8 @@ class Member:
             return [torch.randn(shape, dtype=getattr(torch, dtype), generator=random) for dtype, shape in shapes]
 
         tensors, size = made(self.group.rank), self.group.size
-        plain = [torch.stack([tensor.double() for tensor in every]).mean(0) for every in zip(*map(made, range(size)))]
+        plain = [torch.stack([tensor.double() for tensor in every]).mean(0)
+                 for every in zip(*map(made, range(size)), strict=True)]
         before = self.group.messages, self.group.bytes_sent, self.group.bytes_received
         self.group.sum(tensors)
         after = self.group.messages, self.group.bytes_sent, self.group.bytes_received
@@ -111,8 +111,8 @@ class Member:
         self.group.leave()
         with open("/proc/self/maps") as file:
             memory = sum("gmi-reduction" in line for line in file)
-        return {"files": len(os.listdir("/proc/self/fd")), "memory": memory, "groups": torch.distributed.is_initialized(),
-                "threads": len(os.listdir("/proc/self/task")), "python": threading.active_count()}
+        return {"files": len(os.listdir("/proc/self/fd")), "memory": memory,
+                "threads": len(os.listdir("/proc/self/task")), "groups": torch.distributed.is_initialized()}
 
     def seconds(self) -> tuple[float, float]:
         return self.group.reduce_s, self.group.waited_s

@@ -1,0 +1,100 @@
+"""One sum of a gradient over several processes: each reduction beside gloo, in wall clock and in CPU seconds of all.
+
+    python benchmarks/gmi_reduction.py
+
+Devices are pretended: every two processes share one, and of two processes each has its own. All reductions are joined
+at once, and take turns with gloo's all_reduce; ratios are taken turn by turn, so that a machine whose speed drifts does
+not decide. A sum lasts until the slowest process has it. Prints JSON; keep it under benchmarks/results/, measured on a
+machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch  # noqa: E402
+import torch.distributed as distributed  # noqa: E402
+from torch.distributed import TCPStore  # noqa: E402
+
+from benchmarks.provenance import origin  # noqa: E402
+from runtime.gmi.group import join_group  # noqa: E402
+
+ELEMENTS = {"Hopper, two networks of 2 × 256": 140_000, "Atari, convolutions": 1_700_000}
+DEVICES = {2: [0, 1], 4: [0, 0, 1, 1], 8: [0, 0, 1, 1, 2, 2, 3, 3]}
+"""By processes."""
+REDUCTIONS = ("mpr", "mrr", "har", "flat")
+TURNS, WARM_UP = 101, 10
+
+
+def member(rank: int, processes: int, port: int) -> None:
+    """Takes part, and prints for each gradient the seconds of each turn: wall clock and CPU of each contender."""
+    store = TCPStore("127.0.0.1", port, is_master=False)
+    for name, elements in ELEMENTS.items():
+        gradient, nothing = torch.randn(elements), torch.zeros(1)
+        groups = {reduction: join_group(
+            rank=rank, devices=DEVICES[processes], store=store, name=f"{name}/{reduction}", reduction=reduction,
+            timeout_s=600.0, device="cpu", elements=elements) for reduction in REDUCTIONS}
+        contenders: dict[str, Callable[[], Any]] = {
+            "gloo": lambda gradient=gradient: distributed.all_reduce(gradient),
+            **{reduction: lambda group=group, gradient=gradient: group.sum([gradient])
+               for reduction, group in groups.items()}}
+        turns = []
+        for _ in range(WARM_UP + TURNS):
+            gradient.fill_(1.0)
+            turns.append({})
+            for contender, act in contenders.items():
+                groups["mpr"].sum([nothing])  # So that all begin at the same time.
+                wall_s, cpu_s = time.perf_counter(), time.process_time()
+                act()
+                turns[-1][contender] = time.perf_counter() - wall_s, time.process_time() - cpu_s
+        print(json.dumps(turns[WARM_UP:]), flush=True)
+        for group in groups.values():
+            group.leave()
+
+
+def measured(processes: int) -> dict[str, dict[str, Any]]:
+    """By gradient and contender: median milliseconds of the slowest, CPU of all, and the ratio to gloo."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    members = [subprocess.Popen([sys.executable, __file__, str(rank), str(processes), str(port)], text=True,
+                                stdout=subprocess.PIPE) for rank in range(processes)]
+    outputs = [one.communicate()[0] for one in members]
+    del store
+    found = {}
+    for name, lines in zip(ELEMENTS, zip(*(output.splitlines() for output in outputs), strict=True), strict=True):
+        turns = list(zip(*map(json.loads, lines), strict=True))
+        wall, cpu = ([{contender: pick(one[contender][kind] for one in turn) for contender in turn[0]}
+                      for turn in turns] for kind, pick in ((0, max), (1, sum)))
+        found[name] = {contender: {
+            "wall_ms": median(1e3 * turn[contender] for turn in wall),
+            "cpu_ms_of_all": median(1e3 * turn[contender] for turn in cpu),
+            "ratio_to_gloo": median(turn[contender] / turn["gloo"] for turn in wall),
+        } for contender in wall[0]}
+    return found
+
+
+def median(values: Any) -> float:
+    return float(f"{statistics.median(values):.3g}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        member(*map(int, sys.argv[1:]))
+        raise SystemExit
+    load = os.getloadavg()[0]
+    print(json.dumps({**origin("python benchmarks/gmi_reduction.py"), "load_before": round(load, 2), "turns": TURNS,
+                      "elements": ELEMENTS,
+                      "sums": {f"{processes} processes": measured(processes) for processes in DEVICES}}, indent=2))
