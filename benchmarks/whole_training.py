@@ -1,7 +1,8 @@
 """Whole trainings beside those of others, in environment steps a second: ours, a base's, the peers', and the bound.
 
     python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
-    python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--instances 2] [--repeats 7] [--steps 61440]
+    python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--instances 2] \
+        [--repeats 7] [--steps 61440]
 
 Contenders take turns, each in a process of its own, so that a machine whose speed drifts does not decide; ratios are
 taken turn by turn, and medians of them are shown. Imports and the first round do not count, evaluation and detector are
