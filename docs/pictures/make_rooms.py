@@ -9,6 +9,7 @@ LAYERS = (
     ("what people call", (("cli", WHITE),)),
     ("what puts parts together", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
     ("the loop; which kinds there are", (("training", BLUE), ("registry", WHITE))),
+    ("instances: play and train", (("gmi", GREEN),)),
     ("how a round works", (("fleet", GREEN), ("sampling", BLUE), ("learner", BLUE))),
     ("the parts, and what shows a run", (
         ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN), ("display", GREEN), ("export", GREEN),
