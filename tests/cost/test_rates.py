@@ -69,7 +69,8 @@ def rates(path: Path, units: dict[str, float] = KNOWN) -> Rates:
 
 
 def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypatch: pytest.MonkeyPatch):
-    def made(environment_id: str, preprocessing: str, options: dict[str, Any], *, fragment_steps: int) -> Any:
+    def made(environment_id: str, preprocessing: str, options: dict[str, Any], *, fragment_steps: int,
+             is_together: bool) -> Any:
         environment = make_environment(environment_id, preprocessing, options)
         return TriedEnvironment(
             environment_id, environment.spaces, environment.preprocessing, environment.episode_steps_max,
