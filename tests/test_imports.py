@@ -218,7 +218,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("guard", "records"),
     ("ports",),
     ("cost", "detector", "display", "export", "report", "scaler"),
-    ("fleet", "learner", "sampling"),
+    ("fleet", "gmi", "learner", "sampling"),
     ("registry", "training"),
     ("backends", "operations", "planning"),
     ("cli",),

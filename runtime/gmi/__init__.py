@@ -1,0 +1,1 @@
+"""Many instances on one machine: processes that each hold environments, policy and trainer."""
