@@ -10,6 +10,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import IO
 
 from runtime.gmi.sharing.control import Kind, Message, SharingError, greet, unpack
 from runtime.gmi.sharing.plan import Plan
@@ -111,11 +112,11 @@ class Migrator:
         self._flush()
 
     def close(self) -> None:
-        """Hangs up on all instances."""
+        """Hangs up on all instances; idempotent."""
         for instance in list(self._instances()):
             self._leave(instance)
         self._selector.close()
-        os.close(self._memory)
+        self._memory.close()
 
     def _instances(self) -> Iterator[_Instance]:
         yield from self._agents.values()
@@ -127,7 +128,7 @@ class Migrator:
             if not self._read(before):
                 raise ValueError(f"{before.name} has not ended")
         ours, theirs = socket.socketpair()
-        greet(ours, self._plan, self._memory, number=number, first=self.accepted[number] if role == "agent" else 0)
+        greet(ours, self._plan, self._memory.fileno(), number=number, first=self.accepted[number] if role == "agent" else 0)
         ours.setblocking(False)
         instances[number] = instance = _Instance(f"{role} {number}", number, device, ours)
         self._selector.register(ours, selectors.EVENT_READ, instance)
@@ -221,12 +222,9 @@ class Migrator:
                 self._release(key)
 
 
-def _anonymous_file(size: int) -> int:
-    """Descriptor of a file in memory, or of one without a name where there are none."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("experience")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
-    return descriptor
+def _anonymous_file(size: int) -> IO[bytes]:
+    """A file in memory, or one without a name where there are none."""
+    file = (open(os.memfd_create("experience"), "w+b", buffering=0) if sys.platform == "linux"  # noqa: SIM115
+            else tempfile.TemporaryFile(buffering=0))
+    file.truncate(size)
+    return file
