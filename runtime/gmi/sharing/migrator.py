@@ -10,7 +10,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO
+from io import FileIO
 
 from runtime.gmi.sharing.control import Kind, Message, SharingError, greet, unpack
 from runtime.gmi.sharing.plan import Plan
@@ -127,8 +127,9 @@ class Migrator:
             # Its last messages may not have been read.
             if not self._read(before):
                 raise ValueError(f"{before.name} has not ended")
+        first = self.accepted[number] if instances is self._agents else 0
         ours, theirs = socket.socketpair()
-        greet(ours, self._plan, self._memory.fileno(), number=number, first=self.accepted[number] if role == "agent" else 0)
+        greet(ours, self._plan, self._memory.fileno(), number=number, first=first)
         ours.setblocking(False)
         instances[number] = instance = _Instance(f"{role} {number}", number, device, ours)
         self._selector.register(ours, selectors.EVENT_READ, instance)
@@ -222,9 +223,12 @@ class Migrator:
                 self._release(key)
 
 
-def _anonymous_file(size: int) -> IO[bytes]:
+def _anonymous_file(size: int) -> FileIO:
     """A file in memory, or one without a name where there are none."""
-    file = (open(os.memfd_create("experience"), "w+b", buffering=0) if sys.platform == "linux"  # noqa: SIM115
-            else tempfile.TemporaryFile(buffering=0))
+    if sys.platform == "linux":
+        file = FileIO(os.memfd_create("experience"), "r+")
+    else:
+        with tempfile.TemporaryFile() as nameless:
+            file = FileIO(os.dup(nameless.fileno()), "r+")
     file.truncate(size)
     return file

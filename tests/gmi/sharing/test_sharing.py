@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -384,6 +385,8 @@ def test_corrupted_control_bytes_are_told_of_and_only_their_sender_is_out(machin
             here.settle()
         here.write(agent, 0, 4)
         assert taken(here.take(trainer)).ranges == [(0, 0, 3)]
+        here.write(here.agent(1), 0, 4)
+        assert taken(here.take(trainer)).ranges == [(1, 0, 3)]
 
 
 @pytest.mark.parametrize(("role", "message"), [
@@ -430,11 +433,28 @@ def test_half_a_message_at_the_end_costs_nothing_else(machine: MakeMachine) -> N
     assert taken(here.take(trainer)).ranges == [(1, 0, 3)]
 
 
-def test_another_process_instead_of_the_migrator_is_refused() -> None:
+def test_a_message_may_come_in_two_parts(machine: MakeMachine) -> None:
+    here = machine(plan(agents=1))
+    with closing(here.migrator.add_agent(0)) as agent:
+        data = Message(Kind.CHUNK, 0, 0, 4, 0).pack() + Message(Kind.CHUNK, 0, 1, 4, 4).pack()
+        for part in (data[:40], data[40:]):
+            agent.sendall(part)
+            here.settle()
+    assert here.migrator.accepted == [8]
+
+
+@pytest.mark.parametrize(("has_memory", "hello", "text", "told"), [
+    (False, Message(Kind.HELLO, 0, 0), b"", "the migrator says no hello"),
+    (True, Message(Kind.FREE, 0, 0), b"", "the migrator says no hello"),
+    (True, Message(Kind.HELLO, 0, 0, 2), b"{}", "the migrator's plan is corrupted"),
+])
+def test_what_does_not_greet_as_a_migrator_does_is_refused(
+    has_memory: bool, hello: Message, text: bytes, told: str
+) -> None:
     ours, theirs = socket.socketpair()
-    with closing(ours):
-        ours.sendall(Message(Kind.HELLO, 0, 0).pack())
-        with pytest.raises(SharingError, match="the migrator says no hello"):
+    with closing(ours), tempfile.TemporaryFile() as memory:
+        socket.send_fds(ours, [hello.pack() + text], [memory.fileno()] if has_memory else [])
+        with pytest.raises(SharingError, match=told):
             Dispenser(theirs.detach(), plan())
 
 
