@@ -105,29 +105,22 @@ class Link:
         # Else a program that this process starts would keep it open after this process' end.
         os.set_inheritable(control_fd, False)
         self._socket, self._inbox = socket.socket(fileno=control_fd), bytearray()
-        with ExitStack() as on_failure:
+        with ExitStack() as received, ExitStack() as on_failure:
             on_failure.callback(self._socket.close)
-            self.hello, memory = self._greeting(plan)
-            self.memory = mmap.mmap(memory, plan.agents * plan.agent_bytes, access=access)
-            os.close(memory)
-            on_failure.pop_all()
-
-    def _greeting(self, plan: Plan) -> tuple[Message, int]:
-        """The HELLO, and the shared memory's descriptor."""
-        data, descriptors, _, _ = socket.recv_fds(self._socket, _BYTES, 1)
-        with ExitStack() as on_failure:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, _BYTES, 1)
             for descriptor in descriptors:
-                on_failure.callback(os.close, descriptor)
+                received.callback(os.close, descriptor)
             greeting = unpack(bytearray(data), "the migrator")
-            if not greeting or greeting[0].kind != Kind.HELLO or not descriptors:
+            if not greeting or greeting[0].kind is not Kind.HELLO or not descriptors:
                 raise SharingError("the migrator says no hello")
-            text = self._socket.recv(greeting[0].size, socket.MSG_WAITALL)
-            if zlib.crc32(text) != greeting[0].slot:
+            self.hello = greeting[0]
+            text = self._socket.recv(self.hello.size, socket.MSG_WAITALL)
+            if zlib.crc32(text) != self.hello.slot:
                 raise SharingError("the migrator's plan is corrupted")
             if differences := plan.differences(text.decode()):
                 raise SharingError(f"the migrator's plan is another one: {differences}")
+            self.memory = mmap.mmap(descriptors[0], plan.agents * plan.agent_bytes, access=access)
             on_failure.pop_all()
-        return greeting[0], descriptors[0]
 
     def send(self, messages: Iterable[Message]) -> None:
         """Sends messages, oldest first.

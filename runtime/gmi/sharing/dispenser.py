@@ -56,7 +56,7 @@ class Dispenser:
         Raises:
             SharingError: These fields are not what the plan says or not the next ones, one field is further ahead of
                 another than the memory holds, or the migrator is gone.
-            TimeoutError: There is no room: nobody takes the samples that there are.
+            TimeoutError: There is no room: nobody takes those that there are.
         """
         counts = {name: self._checked(name, value) for name, value in fields.items()}
         if len(set(counts.values())) != 1:
@@ -106,7 +106,8 @@ class Dispenser:
             messages = self._link.receive(give_up_s - time.monotonic())
             self._free.extend(message.slot for message in messages)
             if not messages and time.monotonic() >= give_up_s:
-                raise TimeoutError(f"nobody has taken samples of agent {self.agent} for {timeout_s:g} s")
+                raise TimeoutError(f"no room for samples of agent {self.agent} within {timeout_s:g} s: nobody takes "
+                                   "those that there are")
         for chunk in needed:
             self._slots[chunk] = self._free.popleft()
 

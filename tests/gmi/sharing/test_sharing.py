@@ -220,7 +220,7 @@ def test_an_agent_far_ahead_waits_and_gives_up_without_a_trace(machine: MakeMach
     here = machine(plan())
     agent, trainer = here.agent(), here.trainer(batch=4)
     here.write(agent, 0, 11)
-    with pytest.raises(TimeoutError, match="nobody has taken samples of agent 0 for 0 s"):
+    with pytest.raises(TimeoutError, match="no room for samples of agent 0 within 0 s: nobody takes"):
         here.write(agent, 11, 2)
     here.write(agent, 11, 1)
     assert [taken(here.take(trainer)).ranges for _ in range(3)] == [[(0, 0, 3)], [(0, 4, 7)], [(0, 8, 11)]]
