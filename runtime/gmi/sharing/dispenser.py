@@ -86,7 +86,7 @@ class Dispenser:
             if (not isinstance(array, np.ndarray) or array.dtype != np.dtype(field.dtype)
                     or array.shape[1:] != field.shape or array.ndim == 0):
                 raise SharingError(f"{name}: {getattr(array, 'dtype', type(array).__name__)}"
-                                   f"{list(np.shape(array))}; the plan says {field.dtype}[…, {field.shape}]")
+                                   f"{list(np.shape(array))}; the plan says {field.dtype}{list(field.shape)} of each")
             if field.rows_max is not None and len(array) > field.rows_max:
                 raise SharingError(f"{name}: {len(array)} rows of a sample; the plan says {field.rows_max} at most")
         return len(value)

@@ -43,7 +43,7 @@ class Migrator:
 
     Attributes:
         accepted: By agent, the sequence number after the last sample that was handed over: there its successor begins.
-        samples_lost: Handed to trainers that ended before they took them.
+        samples_lost: Those of chunks that trainers had not taken, or not in full, when they ended.
     """
 
     def __init__(self, plan: Plan) -> None:

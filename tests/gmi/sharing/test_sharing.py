@@ -319,7 +319,7 @@ def test_instances_end_with_the_migrator(machine: MakeMachine) -> None:
 @pytest.mark.parametrize(("change", "told"), [
     ({"actions": np.zeros(2, np.int32)}, r"actions: int32\[2\]; the plan says int64"),
     ({"observations": np.zeros((2, 4), np.float32)},
-     r"observations: float32\[2, 4\]; the plan says float32\[…, \(3,\)\]"),
+     r"observations: float32\[2, 4\]; the plan says float32\[3\] of each"),
     ({"rewards": np.zeros((), np.float64)}, r"rewards: float64\[\]"),
     ({"rewards": [0.0, 1.0]}, r"rewards: list\[2\]"),
     ({"after": [np.zeros((5, 2), np.float32)] * 2}, "after: 5 rows of a sample; the plan says 4 at most"),
