@@ -195,9 +195,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    load = os.getloadavg()[0]
+    load_before = os.getloadavg()[0]
+    results = {shape: {name: compare(shape, agents, given.repeats) for name, agents in INSTANCES.items()}
+               for shape in SHAPES}
     print(json.dumps({
-        **origin("python benchmarks/gmi_sharing.py"), "load_before": round(load, 2), "repeats": given.repeats,
-        "turn_s": TURN_S, "baseline": BASELINE, "design": DESIGN, "results": {
-            shape: {name: compare(shape, agents, given.repeats) for name, agents in INSTANCES.items()}
-            for shape in SHAPES}}, indent=2))
+        **origin("python benchmarks/gmi_sharing.py"), "load_before": round(load_before, 2),
+        "load_after": round(os.getloadavg()[0], 2), "repeats": given.repeats, "turn_s": TURN_S,
+        "baseline": BASELINE, "design": DESIGN, "results": results}, indent=2))
