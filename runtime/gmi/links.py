@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -116,15 +117,11 @@ class TorchLinks:
         Raises:
             RunError: A member is gone, or the operation takes too long.
         """
-        started_s = watched_s = time.monotonic()
+        started_s = time.monotonic()
         try:
-            while not work.is_completed():
-                time.sleep(_POLL_S)
-                now_s = time.monotonic()
-                if now_s > watched_s + _WATCH_S:
-                    watched_s = now_s
-                    self._mesh.watch(0)
-                if now_s > started_s + self._timeout_s:
+            while not self._is_done(work):
+                self._mesh.watch(0)
+                if time.monotonic() > started_s + self._timeout_s:
                     raise RunError(f"no answer for {self._timeout_s:g} s")
             work.wait()
         except RuntimeError:
@@ -132,6 +129,15 @@ class TorchLinks:
             self._mesh.watch(PATIENCE_S)
             raise
         self._mesh.waited_s += time.monotonic() - started_s
+
+    def _is_done(self, work: distributed.Work) -> bool:
+        if self._is_cuda:
+            time.sleep(_POLL_S)
+        else:
+            # Raises in vain, or what the operation raised, as the next wait does.
+            with suppress(RuntimeError):
+                work.wait(timedelta(seconds=_WATCH_S))
+        return work.is_completed()
 
     def close(self) -> None:
         if self._is_cuda:
