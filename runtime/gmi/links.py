@@ -20,6 +20,8 @@ from runtime.gmi.mesh import PATIENCE_S, Mesh
 
 _POLL_S = 20e-6
 _WATCH_S = 0.05
+_MEETING_S = 30.0
+"""Seconds for all, who are there, to meet again in torch's group: the library does not look for deaths meanwhile."""
 
 
 class Team(Protocol):
@@ -103,12 +105,15 @@ class TorchLinks:
         self._mesh, self._timeout_s, self._is_cuda = mesh, timeout_s, is_cuda
         for variable, value in _ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
+        mesh.barrier(range(mesh.size))
         distributed.init_process_group(
             "nccl" if is_cuda else "gloo", store=PrefixStore(name, store), rank=mesh.rank,
-            world_size=mesh.size, timeout=timedelta(seconds=timeout_s))
+            world_size=mesh.size, timeout=timedelta(seconds=min(timeout_s, _MEETING_S)))
+        distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
 
     def team(self, ranks: Sequence[int]) -> Team:
-        made: Any = distributed.new_group(list(ranks)) if len(ranks) < self._mesh.size else distributed.group.WORLD
+        made: Any = (distributed.new_group(list(ranks), timeout=timedelta(seconds=self._timeout_s))
+                     if len(ranks) < self._mesh.size else distributed.group.WORLD)
         return _TorchTeam(self, made, ranks[0])
 
     def finish(self, work: distributed.Work) -> None:

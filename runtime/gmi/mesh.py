@@ -154,9 +154,8 @@ class Mesh:
 
     def close(self) -> None:
         """Leaves the others; idempotent."""
-        if self._sockets:
-            with suppress(RuntimeError):
-                self._store.set(f"left/{self.rank}", "")
+        with suppress(RuntimeError):
+            self._store.set(f"left/{self.rank}", "")
         for connection in self._sockets.values():
             connection.close()
         self._sockets, self._poll = {}, select.poll()
