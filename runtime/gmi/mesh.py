@@ -176,9 +176,9 @@ class Mesh:
             while len(self._sockets) < self.size - 1:
                 self._check(deadline_s)
                 with suppress(TimeoutError):
-                    connection, _ = listener.accept()
-                    connection.settimeout(self._timeout_s)
-                    self._sockets[int.from_bytes(connection.recv(4, socket.MSG_WAITALL))] = connection
+                    other_end, _ = listener.accept()
+                    other_end.settimeout(self._timeout_s)
+                    self._sockets[int.from_bytes(other_end.recv(4, socket.MSG_WAITALL))] = other_end
         for connection in self._sockets.values():
             connection.setblocking(False)
             self._poll.register(connection, 0)

@@ -104,7 +104,7 @@ def test_the_budget_ends_an_asynchronous_run_and_its_dollars_add_up(tmp_path: Pa
 def test_several_processes_share_asynchronous_updates_and_replays(tmp_path: Path) -> None:
     out = tmp_path / "out"
     train_here("hopper-nitro.yaml", out, environment__id="CartPole-v1", algorithm__kind="impact",
-               algorithm__round_steps=128, algorithm__impact__minibatch_steps=32, learner__processes=2,
+               algorithm__round_steps=128, algorithm__impact__minibatch_steps=32,
                fleet__processes=1)
     rows = rounds(out)
     assert len(rows) == 3
