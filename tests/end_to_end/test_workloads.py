@@ -101,15 +101,6 @@ def test_the_budget_ends_an_asynchronous_run_and_its_dollars_add_up(tmp_path: Pa
     assert spent_usd == pytest.approx(found["spent_usd"], abs=1e-9)
 
 
-def test_several_processes_share_asynchronous_updates_and_replays(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    train_here("hopper-nitro.yaml", out, environment__id="CartPole-v1", algorithm__kind="impact",
-               algorithm__round_steps=128, algorithm__impact__minibatch_steps=32,
-               fleet__processes=1)
-    rows = rounds(out)
-    assert len(rows) == 3
-    assert all(row["updates"] >= 128 // 48 for row in rows)
-
 
 FILES = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.parent.name != "bases")
 
