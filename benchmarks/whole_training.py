@@ -1,8 +1,7 @@
 """Whole trainings beside those of others, in environment steps a second: ours, a base's, the peers', and the bound.
 
     python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
-    python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--instances 2] \
-        [--repeats 7] [--steps 61440]
+    python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--repeats 7] [--steps 61440]
 
 Contenders take turns, each in a process of its own, so that a machine whose speed drifts does not decide; ratios are
 taken turn by turn, and medians of them are shown. Imports and the first round do not count, evaluation and detector are
@@ -58,9 +57,6 @@ def contenders(args: argparse.Namespace) -> dict[str, Contender]:
     for threads in (1, 2):
         more = ["--threads", str(threads)]
         found[f"ours, {threads} threads"] = Contender("ours", [*engine, *more], ROOT)
-        if args.instances:
-            found[f"{args.instances} instances, {threads} threads"] = Contender(
-                "instances", [*engine, *more, "--instances", str(args.instances)], ROOT)
         if args.base:
             found[f"base, {threads} threads"] = Contender("base", [*engine, *more], Path(args.base).resolve())
         if args.peers:
@@ -117,7 +113,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", help="Python of the peers' environment; none = they are left out")
     parser.add_argument("--base", help="checkout to compare with, run with this Python")
-    parser.add_argument("--instances", type=int, default=0, help="also with learner.kind = gmi and so many instances")
     parser.add_argument("--steps", type=int, default=61_440, help="environment steps of each run that count")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "whole_training.json"))

@@ -355,8 +355,9 @@ def summary_lines(
         f"             {_basis(summary)}",
         f"time         {_duration(summary['measured_session_s'])}"
         + (" since it was resumed" if summary["was_resumed"] else "")
-        + f"; the whole run modelled {_duration(summary['modelled_s'])}",
-        "             with every actor on a machine of its own",
+        # Else they are on the learner's machine.
+        + (f"; the whole run modelled {_duration(summary['modelled_s'])}\n"
+           "             with every actor on a machine of its own" if summary["actors_cost_usd"] else ""),
         f"results      {out}",
         *report_lines(out),
         *(actors_log_lines(out) if are_actors_to_blame else []),

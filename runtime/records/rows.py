@@ -144,7 +144,7 @@ class RoundRow:
     modelled_round_s: Annotated[float, _time(
         "the round with every actor on a machine of its own: max(slowest first actor, `modelled_detect_s` + slowest "
         "boosted actor) + `modelled_learn_s`; asynchronous: max(billed seconds of all that ended / actors in flight, "
-        "`modelled_learn_s`)")]
+        "`modelled_learn_s`); with learner.kind = gmi, by the clock")]
     actors_billed: Annotated[int, _actors(
         "invocations that ended in this round and cost something, replacements included")]
     actor_billed_s_mean: Annotated[float | None, _time(

@@ -133,7 +133,7 @@ class SynchronousPacing:
             raise
         collect_s = self._clock() - started_s
         detect_s = measured.modelled_s if measured else None
-        modelled_collect_s = min(
+        modelled_collect_s = collect_s if self._experiment.learner.chosen.has_actors else min(
             self._modelled_collect_s(collected, min(wanted, granted), detect_s or 0.0), limits.collect_s)
         parts.phases.saw(
             actor_s=max(collected.run_s, default=None), detect_s=detect_s,
