@@ -19,6 +19,7 @@ from pathlib import Path
 from runtime.errors import RunError
 from runtime.gmi.devices import MPS_PROGRAM, Gpu
 from runtime.processes.guarded import GuardedProgram
+from runtime.records.layout import MPS
 
 START_TIMEOUT_S = 20.0
 _PIPES_BYTES_MAX = 80
@@ -51,7 +52,7 @@ class MpsDaemon:
             MpsError: It does not start.
         """
         directory = directory.resolve()
-        logs = directory / "mps"
+        logs = directory / MPS
         logs.mkdir(parents=True, exist_ok=True)
         pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=_pipes_parent(directory)))
         self.variables = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}

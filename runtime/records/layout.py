@@ -27,6 +27,9 @@ LOCK = ".lock"
 UPDATES, KEPT_UPDATES = ".updates", "updates/"
 """What a learner function finds and leaves, while a run on one machine lasts."""
 
+MPS = "mps"
+"""Logs of NVIDIA's MPS, if instances share GPUs."""
+
 WANDB_ID, WANDB = "wandb.json", "wandb"
 """With ``--wandb``: the run's id there, and the folder of W&B's own files."""
 
@@ -49,7 +52,7 @@ DOWNLOADED = ".download.json"
 """In a directory that a run was downloaded to: from where."""
 
 FILES = (*_OF_RUN, WANDB_ID, SEEDS, ENDED, REFUSED, DOWNLOADED)
-FOLDERS = (CHECKPOINTS, TENSORBOARD, UPDATES, WANDB)
+FOLDERS = (CHECKPOINTS, TENSORBOARD, UPDATES, MPS, WANDB)
 """All that a run, or several seeds, or a download puts into its directory, but for the lock."""
 
 

@@ -64,10 +64,16 @@ def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds
                provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge",
                fleet: str = "auto", learner: str = "instance", update_s: int = 300, deadline_s: int = 600) -> str:
     """The text of the experiment file that is rehearsed."""
-    instance = f", instance_types: [{instance_types}]" if learner == "instance" else ""
-    return EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
+    instance = f", instance_types: [{instance_types}]" if learner in ("instance", "gmi") else ""
+    text = EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
                              provisioned=provisioned, lifetime_hours=lifetime_hours, instance=instance, fleet=fleet,
                              learner=learner, update_s=update_s, deadline_s=deadline_s)
+    if learner != "gmi":
+        return text
+    # Instances read nothing of other actors, of a cache, or of a detector.
+    kept = [line for line in text.splitlines() if not line.startswith(("detector", "scaler", "cache", "actor"))]
+    return "\n".join([*kept, "scaler: {kind: fixed, actors_fixed: 4}", "actor: {fragment_steps: 256, timeout_s: 30}",
+                      ""])
 
 
 class Rehearsal:

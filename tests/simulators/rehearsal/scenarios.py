@@ -89,8 +89,20 @@ def _no_cache(world: Rehearsal) -> None:
 
 def _all_local(world: Rehearsal) -> None:
     """Actors are processes of the learner: no function, no cache; kill -9 of it, and it goes on from the bucket."""
-    world.deploy(text=experiment(cache="none", fleet="local", instance_types="c7i.large", max_rounds=80,
-                                 usd=_AMPLE_USD))
+    _on_one_instance(world, experiment(cache="none", fleet="local", instance_types="c7i.large", max_rounds=80,
+                                       usd=_AMPLE_USD))
+
+
+def _instances(world: Rehearsal) -> None:
+    """Instances play and train on one machine: no function, no cache; kill -9 of the learner, and it goes on."""
+    _on_one_instance(world, experiment(learner="gmi", instance_types="c7i.large", max_rounds=80, usd=_AMPLE_USD))
+    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    world.check({row["instances"] for row in rows} == {2}, "no instance for each vCPU")
+
+
+def _on_one_instance(world: Rehearsal, text: str) -> None:
+    """Deploys what needs nothing but an instance, and kills the learner."""
+    world.deploy(text=text)
     for kind in ("functions", "provisioned concurrency", "caches"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
     # Before, the instance would take a learner that starts again for one that never started.
@@ -602,6 +614,7 @@ SCENARIOS = {
     "killed": Scenario(_killed, "max_rounds"),
     "no-cache": Scenario(_no_cache, "max_rounds"),
     "all-local": Scenario(_all_local, "max_rounds"),
+    "instances": Scenario(_instances, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
     "no-instance-budget": Scenario(_no_instance_budget, "budget", {"rate": 30.0}),
     "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
