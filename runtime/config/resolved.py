@@ -173,6 +173,8 @@ def resolve(
             "device": learner.device if learner.has_instance else "cpu",
             "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
             **({"gmi": _opened(learner.chosen, layout)} if layout else {}),
+            # An instance has a core of its own, as a rule.
+            **({"threads": 1} if layout and "threads" not in learner.model_fields_set else {}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
         "fleet": _as(ResolvedFleet, fleet, {

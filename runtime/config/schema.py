@@ -243,7 +243,7 @@ class LearnerSection(Section):
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         2, description="CPU threads of the update; with two or more, policy and critic are trained beside each other. "
         "One and two give equal results with fully connected networks; otherwise sums may be rounded differently, so "
-        "it is part of what makes two runs equal")
+        "it is part of what makes two runs equal. With kind = gmi, those of each instance, and 1 by default")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
         "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "

@@ -45,6 +45,12 @@ def test_an_open_layout_shares_the_actors_out(
     assert (experiment.fleet.kind, experiment.fleet.is_on_learner, experiment.cache.kind) == ("local", True, "none")
 
 
+def test_an_instance_has_one_thread_unless_the_file_says_otherwise() -> None:
+    assert made().resolved().learner.threads == 1
+    assert made(learner={"kind": "gmi", "threads": 2}).resolved().learner.threads == 2
+    assert experiment_from_tree(BASE, source="x.yaml").resolved().learner.threads == 2
+
+
 def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> None:
     experiment = experiment_from_tree({**BASE, "learner": {
         "kind": "gmi", "instance_types": ["c7i.4xlarge", "c7i.2xlarge"]}}, source="x.yaml").resolved(is_deployed=True)
