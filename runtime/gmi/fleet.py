@@ -1,4 +1,4 @@
-"""The instances as actors: what they play stays with them, and only what is told of it comes back."""
+"""The instances as actors: trajectories stay in the instances, which report only the episodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"
 """What the processes run, as fleets take it: one event at a time, or several."""
 INSTANCE_FIELDS: dict[str, type] = {"store": str, "token": str, "instance": int, "cores": list, "variables": dict}
-"""What every event of an instance carries: where what it trains lies, and what the names of that begin with; which
-instance it is, and what it has of the machine (see `runtime.gmi.devices.Place`)."""
+"""Fields of every event: the store with the learner's states and the prefix of their names, the instance's number, and
+its share of the machine (see `runtime.gmi.devices.Place`)."""
 
 
 class InstancesFleet(InlineFleet):
-    """A fleet of instances, one process each, and what they exchange with the loop; see `InlineFleet`.
+    """A fleet of instances, one process each; also the run's cache, as an `InlineFleet` is.
 
-    Slots of a round are dealt out to the instances in turn, so that which one plays a slot never changes.
+    The instances take slots in turn: slot ``s`` always belongs to instance ``s mod n``.
 
     Attributes:
         places: Of the instances.
@@ -43,14 +43,14 @@ class InstancesFleet(InlineFleet):
         self._played: dict[str, Mapping[str, Any]] = {}
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
-        """Does nothing: the instances have made them."""
+        """Does nothing: the instances have the weights."""
 
     def event_of(self, invocation_id: str) -> Mapping[str, Any]:
-        """Returns the event of an actor of this round, by which its instance would play the same once more."""
+        """Returns the event of an actor of this round; with it, an instance can play the same slot again."""
         return self._played[invocation_id]
 
     def forget(self) -> None:
-        """Forgets the events of the round: its trajectories have been trained on."""
+        """Forgets the round's events, once its trajectories have been trained on."""
         self._played.clear()
 
     def instance_of(self, slot: int) -> int:

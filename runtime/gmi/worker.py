@@ -1,8 +1,8 @@
-"""One instance: plays its slots of a round, keeps what it played, and trains on it together with the others.
+"""One instance: plays its slots of a round, keeps the trajectories, and trains on them together with the others.
 
-It runs as a process of the local fleet, and answers two kinds of events. One asks it to play; then it tells what it
-played, and keeps it. The other asks it for its part of an update. Whatever it has lost by then, because it is a new
-process, it makes anew: the learner from the store, and trajectories by playing the same once more.
+It runs as a process of the local fleet and answers two kinds of events. An event to play makes it play some slots, keep
+their trajectories and report the episodes. An event to train makes it compute its part of an update. A process that
+replaces another one has neither learner nor trajectories: it loads the learner from the store, and plays again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import ACCEPTED
 from lambda_actor.events import check_event
-from lambda_actor.handler import EVENT_FIELDS, OPTIONAL_FIELDS, roll_out_events, trajectory_fields
+from lambda_actor.handler import (
+    EVENT_FIELDS,
+    OPTIONAL_FIELDS,
+    OUTPUT_CHARACTERS_MAX,
+    roll_out_events,
+    trajectory_fields,
+)
 from lambda_actor.inline import from_text, to_text
+from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import RunError
@@ -35,7 +42,7 @@ _TOLD = tuple(wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY])
 
 
 class Instance:
-    """What stays between two events.
+    """State that an instance keeps between two events.
 
     Attributes:
         kept: Trajectories of this round by the id of their actor.
@@ -62,7 +69,7 @@ class Instance:
             self.trainer = Trainer(open_store(event["store"]), event["token"])
 
     def play(self, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Exception]:
-        """Plays these slots, and keeps what it played."""
+        """Plays these slots and keeps their trajectories."""
         version = events[0]["policy_version"]
         if self.policy is None or self.policy.policy_version != version:
             self.kept.clear()
@@ -111,7 +118,8 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
         fields = TRAIN_FIELDS if "group" in event else PLAY_FIELDS
         check_event(event, fields | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
     instance.begin(events[0])
-    answers = [instance.train(event) for event in events] if "group" in events[0] else instance.play(events)
+    with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):
+        answers = [instance.train(event) for event in events] if "group" in events[0] else instance.play(events)
     here = {"instance": events[0]["instance"], "process": os.getpid()}
     return [answer if isinstance(answer, Exception) else answer | here for answer in answers]
 
