@@ -353,17 +353,23 @@ def summary_lines(
         + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
         f"             {_basis(summary)}",
-        f"time         {_duration(summary['measured_session_s'])}"
-        + (" since it was resumed" if summary["was_resumed"] else "")
-        # Else they are on the learner's machine.
-        + (f"; the whole run modelled {_duration(summary['modelled_s'])}\n"
-           "             with every actor on a machine of its own" if summary["actors_cost_usd"] else ""),
+        *_time_lines(summary),
         f"results      {out}",
         *report_lines(out),
         *(actors_log_lines(out) if are_actors_to_blame else []),
         *(resume_lines(resume_command, must_mend=must_mend)
           if summary["stop_reason"] in ("interrupted", "failed") else []),
     ]
+
+
+def _time_lines(summary: Mapping[str, Any]) -> list[str]:
+    """How long it took; if actors are billed apart from the learner's machine, also with one for each of them."""
+    took = (f"time         {_duration(summary['measured_session_s'])}"
+            + (" since it was resumed" if summary["was_resumed"] else ""))
+    if not summary["actors_cost_usd"]:
+        return [took]
+    return [f"{took}; the whole run modelled {_duration(summary['modelled_s'])}",
+            "             with every actor on a machine of its own"]
 
 
 def resume_lines(command: str, *, must_mend: str = "") -> list[str]:

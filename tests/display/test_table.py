@@ -224,8 +224,10 @@ def test_the_end_tells_the_sessions_time_and_what_was_dropped() -> None:
             "evaluation_return_mean": 80.0, "evaluation_round": 9, "measured_session_s": 8.0, "modelled_s": 61.0}
         return summary_lines(summary | values, "runs/mine")
 
-    assert "time         0:08; the whole run modelled 1:01" in lines()
-    assert "time         0:08 since it was resumed; the whole run modelled 1:01" in lines(was_resumed=True)
+    assert "time         0:08" in lines(), "actors on the learner's machine are modelled nowhere else"
+    assert "time         0:08; the whole run modelled 1:01" in lines(actors_cost_usd=0.1)
+    assert "time         0:08 since it was resumed; the whole run modelled 1:01" in lines(
+        was_resumed=True, actors_cost_usd=0.1)
     assert not any(line.startswith("dropped") for line in lines(env_steps_total=780))
     assert "dropped      96 episodes, 22% of the steps played" in lines(
         episodes_dropped=96, steps_dropped=220, env_steps_total=780)
