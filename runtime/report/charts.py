@@ -27,7 +27,9 @@ _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
               "boosting_score": ("Boosting score", "S"),
-              "gradient_staleness_mean": ("Staleness of gradients", "aggregations, mean")}
+              "gradient_staleness_mean": ("Staleness of gradients", "aggregations, mean"),
+              "reduce_s": ("Sums of gradients by instances", "s, mean over the instances"),
+              "reduce_wait_s": ("Of these sums, waiting for other instances", "s, mean over the instances")}
 
 Chart = dict[str, Any]
 Curve = tuple[Sequence[float], Sequence[Number]]
