@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
@@ -25,6 +25,7 @@ from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
+from runtime.gmi.costs import applicable
 from runtime.gmi.devices import BACKEND_NAMES, choose_backend, choose_reduction, look, places
 from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
@@ -166,9 +167,7 @@ def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner.chosen
-    machine = look()
-    if device_of(experiment.learner.device) == "cpu":
-        machine = replace(machine, gpus=(), problem="")
+    machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}
     if backend == "mps":
@@ -177,14 +176,19 @@ def _open_instances(run: RunContext) -> Actors:
             run.stack.callback(daemon.close)
         variables = daemon.variables
     here = places(machine, backend, settings.instances, variables)
+    if reduction not in (allowed := ("auto", "paper", *applicable([one.device for one in here],
+                                                                 is_cuda=bool(machine.gpus)))):
+        raise ExperimentError(f"learner.gmi.reduction = {reduction}: {len(here)} instances on "
+                              f"{len({one.device for one in here})} device(s) cannot sum like that; allowed: "
+                              f"{' | '.join(allowed)}")
     fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=together,
-                       timeout_s=max(experiment.actor.timeout_s, experiment.learner.update_timeout_s),
+                       timeout_s=experiment.actor.timeout_s,
                        memory_mib=experiment.actor.memory_mib,
                        handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
     instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
     event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
     return Actors(instances, instances, event, {
-        "instances": f"{len(here)}, each with {together} environments; {BACKEND_NAMES[backend]}",
+        "instances": f"{len(here)}, each with up to {together} environments at once; {BACKEND_NAMES[backend]}",
         **({"instances' backend": remark} if remark else {})})
 
 

@@ -69,7 +69,7 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
     deployed = base.resolved(is_deployed=True)
     learner, place = experiment.learner, deployed.learner.stellaris.place
-    if not learner.chosen.is_tabled:
+    if not (learner.chosen.is_tabled or learner.chosen.has_actors):
         raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: "
                               + " | ".join(kind for kind, one in UPDATERS.settings.items() if one.is_tabled))
     if learner.kind == "stellaris" and place != "lambda":
@@ -134,17 +134,23 @@ def _measure(options: argparse.Namespace) -> int:
     _, experiment = preflight(base.resolved())
     actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
-    found = search_layout(make_profiler(base, make_backend=make_backend, tell=say), actors=actors,
-                          fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX))
+    profile = make_profiler(base, make_backend=make_backend, tell=say)
+    alone = profile(0, 0)
+    found = search_layout(profile, actors=actors, fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX))
     for line in layout_lines(found, round_samples=actors * steps):
         say(line)
     if found.layout is None:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
     changes = changes_of(found.layout)
+    if alone is not None:
+        say(folded(f"one learner, without instances: {alone.samples_per_s:,.0f} samples/s"))
+    if alone is not None and found.best is not None and alone.samples_per_s >= found.best.samples_per_s:
+        say("fastest here: one learner, so no layout is kept")
+        changes = ["learner.kind=instance"]
+    elif problem := keep(key_here(experiment), found.layout):
+        say(folded(problem))
     for change in changes:
         say(f"  --set '{change}'")
-    if problem := keep(key_here(experiment), found.layout):
-        say(folded(problem))
     if options.write is not None:
         _write(options, base, changes)
         say(f"written      {options.write}")

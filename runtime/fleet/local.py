@@ -332,7 +332,7 @@ class LocalFleet:
                 process.alone_s = time.monotonic() - process.since_s
 
     def _overdue(self, index: int, process: _Process) -> None:
-        reason = (f"timed out after {self._timeout_s:g} s" if process.is_ready
+        reason = (f"timed out after {self._limit_s(process) or self._timeout_s:g} s" if process.is_ready
                   else f"the actor process was not ready after {_START_TIMEOUT_S} s")
         with self._lock:
             self._replace(index, process, "timeout", reason)
@@ -373,7 +373,7 @@ class LocalFleet:
     def _limit_s(self, process: _Process) -> float | None:
         if not process.is_ready:
             return _START_TIMEOUT_S
-        return self._timeout_s if process.invocations else None
+        return (process.invocations[0].limit_s or self._timeout_s) if process.invocations else None
 
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"\0")

@@ -22,7 +22,8 @@ from runtime.errors import ExperimentError, one_line
 Backend = Literal["cores", "mps", "mig", "none"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 BACKEND_NAMES: Mapping[Backend, str] = {
-    "cores": "each on cores of its own", "mps": "each with a share of a GPU", "mig": "each on a slice of a GPU",
+    "cores": "each pinned to its share of the cores", "mps": "each with a share of a GPU",
+    "mig": "each on a slice of a GPU",
     "none": "none has a part of the machine of its own"}
 """For people."""
 MPS_PROGRAM = "nvidia-cuda-mps-control"
@@ -103,14 +104,17 @@ class Place:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def look(environ: Mapping[str, str] = os.environ) -> Machine:
+def look(environ: Mapping[str, str] = os.environ, *, has_gpus: bool = True) -> Machine:
     """Looks what this machine has.
 
     Args:
+        has_gpus: Whether GPUs count; else nvidia-smi, which may take long, is not asked.
         environ: Of this process; GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not count.
     """
     can_pin = hasattr(os, "sched_setaffinity")
     usable = os.sched_getaffinity(0) if can_pin else range(os.cpu_count() or 1)
+    if not has_gpus:
+        return Machine(order_cores(usable, _TOPOLOGY), can_pin=can_pin)
     try:
         gpus, problem = _visible(parse_gpus(_ask(*_QUERY), _ask("-L")), environ.get("CUDA_VISIBLE_DEVICES")), ""
     except FileNotFoundError:

@@ -72,4 +72,7 @@ class InstancesFleet(InlineFleet):
     def _passed(self, outcome: Outcome) -> Outcome:
         if outcome.response is not None and "instance" in outcome.response:
             self.processes[outcome.response["instance"]] = outcome.response["process"]
+        elif outcome.status != "ok" and (event := self._played.get(outcome.invocation_id)):
+            # Another process takes its place, mostly.
+            self.processes.pop(event["instance"], None)
         return super()._passed(outcome)

@@ -50,7 +50,7 @@ class GmiSettings(UpdaterSettings):
                    "and with it the number of actors; allowed: fixed, or learner.kind = instance")
         if experiment.fleet.kind not in ("auto", "local"):
             yield f"fleet.kind = {experiment.fleet.kind}: instances play themselves ({kind}); allowed: auto | local"
-        if algorithm.is_asynchronous or algorithm.chosen.is_off_policy:
+        if algorithm.chosen.is_off_policy:
             yield (f"algorithm.kind = {algorithm.kind}: instances play and train in turns ({kind}); allowed: "
                    + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if not one.is_off_policy)
                    + ", or learner.kind = instance")

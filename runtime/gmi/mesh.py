@@ -245,6 +245,13 @@ def call_off(store: Store, name: str) -> None:
     PrefixStore(name, store).set(_CALLED_OFF, "")
 
 
+def remove_directory(store: Store, name: str) -> None:
+    """Removes what a group's members, all killed while they connected, may have left behind."""
+    prefixed = PrefixStore(name, store)
+    if prefixed.check([_DIRECTORY]):
+        shutil.rmtree(prefixed.get(_DIRECTORY).decode(), ignore_errors=True)
+
+
 def _advance(parts: _Rest, move: Callable[[int, memoryview], int]) -> None:
     for rank, part in list(parts.items()):
         with suppress(BlockingIOError):

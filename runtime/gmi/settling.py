@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from runtime.config.schema import Experiment
+from runtime.gmi.gmi_settings import GmiSettings
 from runtime.gmi.kept_results import Key, kept_layout, key_of
+from runtime.gmi.search import Layout
 
 Fitted = TypeVar("Fitted", bound=Any)
 
@@ -32,6 +35,8 @@ def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = F
         found = before.learner.chosen if before.learner.kind == experiment.learner.kind else None
     elif "instances" in open_keys:
         found, told = kept_layout(key_here(experiment))
+        if found is not None and not _is_possible(found, experiment):
+            found, told = None, "the layout that was found before is ignored: it is not possible here"
         told = told or ("as `plan --measure` has found for this machine and workload" if found else "")
     if found is None:
         return experiment, told
@@ -40,6 +45,17 @@ def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = F
     return experiment.model_copy(update={
         "learner": experiment.learner.model_copy(update={"gmi": changed}),
         "environment": experiment.environment.model_copy(update={"vector": vector})}), told
+
+
+def _is_possible(found: Layout, experiment: Any) -> bool:
+    """Whether a layout that was kept can be one of this experiment; its file may have been altered."""
+    try:
+        GmiSettings.model_validate(asdict(found) | {"reduction": found.reduction or "auto"})
+    except ValueError:
+        return False
+    # Rings over GPUs: which there are, the run will see.
+    return found.instances <= experiment.scaler.most_actors and (
+        found.reduction != "mrr" or experiment.learner.device != "cpu")
 
 
 def key_here(experiment: Any) -> Key:

@@ -24,7 +24,8 @@ from lambda_actor import wire
 from lambda_actor.errors import WireError
 from lambda_actor.spaces import Spaces
 from runtime.errors import CheckpointError, RunError
-from runtime.gmi.mesh import call_off
+from runtime.gmi.costs import applicable
+from runtime.gmi.mesh import call_off, remove_directory
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
 from runtime.learner.remote.messages import decode_result, encode_state
 from runtime.learner.remote.store import result_name, state_name
@@ -94,8 +95,7 @@ class InstancesUpdater(RemoteUpdater):
         self._port = listener.getsockname()[1]
         self._meeting = TCPStore(HOST, self._port, is_master=True, wait_for_workers=False,
                                  timeout=timedelta(seconds=_STORE_TIMEOUT_S), master_listen_fd=listener.detach())
-        self._put(learner_name(self._token), encode_learner(self._spec, remote.device))
-        self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
+        self._fill_store()
 
     @property
     def _token(self) -> str:
@@ -148,13 +148,20 @@ class InstancesUpdater(RemoteUpdater):
         self._reduction = values.pop("reduction", self._instances.reduction)
         super().set_state(State(state.arrays, values))
         self._pending = None
-        self._delete(self._names - {learner_name(self._token)})
-        self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
+        self._fill_store()
 
     def close(self) -> None:
         """Gives up what is under way, and removes what is in the store."""
         pending, self._pending = self._pending, None
         self._give_up([] if pending is None else sorted(pending.awaited))
+        for generation in range(1, self._generation + 1):
+            remove_directory(self._meeting, f"{generation}")
+
+    def _fill_store(self) -> None:
+        """Puts into the store what instances need, and nothing else: what the learner is made of, and its state."""
+        self._delete(self._names)
+        self._put(learner_name(self._token), encode_learner(self._spec, self._remote.device))
+        self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
 
     def _ask(self, pending: _Pending) -> None:
         """Starts the parts of an update."""
@@ -163,6 +170,11 @@ class InstancesUpdater(RemoteUpdater):
         met = [(one, fleet.processes.get(one)) for one in pending.instances]
         if met != self._met:
             self._generation, self._met = self._generation + 1, met
+        devices = [fleet.places[one].device for one in pending.instances]
+        reduction = self._reduction
+        if reduction not in ("auto", "paper", *applicable(devices, is_cuda=self._remote.device != "cpu")):
+            # A layout that allows it may do so only as a whole.
+            reduction = "har"
         invocations = []
         for rank, instance in enumerate(pending.instances):
             columns = [column for column, slot in enumerate(batch.slots) if fleet.instance_of(slot) == instance]
@@ -172,9 +184,9 @@ class InstancesUpdater(RemoteUpdater):
                 "policy_version": version, "progress": pending.progress, "clip_rewards": batch.clip_rewards,
                 "slots": [fleet.event_of(batch.invocation_ids[column]) for column in columns],
                 "columns": columns, "lengths": batch.lengths.tolist(),
-                "group": {"rank": rank, "devices": [fleet.places[one].device for one in pending.instances],
-                          "name": f"{self._generation}", "port": self._port, "reduction": self._reduction,
-                          "timeout_s": self._remote.timeout_s}}))
+                "group": {"rank": rank, "devices": devices, "name": f"{self._generation}", "port": self._port,
+                          "reduction": reduction, "timeout_s": self._remote.timeout_s}},
+                limit_s=self._remote.timeout_s))
         pending.awaited = {one.invocation_id for one in invocations}
         self._remote.fleet.start(invocations)
 
@@ -205,8 +217,9 @@ class InstancesUpdater(RemoteUpdater):
         if pending.attempt + 1 == ATTEMPTS:
             raise RunError(f"the instances failed {ATTEMPTS} times to make policy version {self.policy_version + 1}; "
                            f"the last error: {problem}")
-        # Even where all live, one of them has left the group.
+        # Even where all live, one of them has left the group; and the store may have lost something.
         self._met = []
+        self._fill_store()
         self._ask(replace(pending, attempt=pending.attempt + 1, answers=[], problem=""))
 
     def _take(self, pending: _Pending, data: bytes) -> None:
@@ -216,7 +229,9 @@ class InstancesUpdater(RemoteUpdater):
         if pending.problem:
             # The version is there, but not all of the group.
             self._met = []
-        if answers and self._reduction != answers[0]["reduction"]:
+        # What a part of the instances has chosen, or one alone, does not count for all of them.
+        is_whole = len(pending.instances) == len(self._instances.places)
+        if answers and is_whole and self._reduction in ("auto", "paper"):
             self._reduction = answers[0]["reduction"]
             self._remote.events.append("reduction_chosen", reduction=self._reduction)
         shares = {name: float(np.mean([one[name] for one in answers])) if answers else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,9 @@ class Instance:
             # Before torch is loaded, which reads them.
             os.environ.update(event["variables"])
             if event["cores"] and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, event["cores"])
+                # Some sandboxes refuse it: then it runs wherever the system lets it.
+                with suppress(OSError):
+                    os.sched_setaffinity(0, event["cores"])
             self._is_placed = True
         if self.trainer is None:
             from runtime.gmi.trainer import Trainer
@@ -95,12 +98,20 @@ class Instance:
         Raises:
             RunError: Another instance is gone, or something cannot be played once more.
         """
+        process_id = os.getpid()
         missing = [one for one in event["slots"] if one["invocation_id"] not in self.kept]
         for answer in self.play(missing) if missing else ():
             if isinstance(answer, Exception):
-                raise RunError("what was played cannot be played once more") from answer
-        found = self.trainer.train(event, [self.kept[one["invocation_id"]] for one in event["slots"]])
-        return {"invocation_id": event["invocation_id"], **found}
+                raise RunError("a lost trajectory cannot be played again") from answer
+        if os.getpid() != process_id:
+            # The environment forked, and this is the copy.
+            os._exit(0)
+        trajectories = [self.kept[one["invocation_id"]] for one in event["slots"]]
+        lengths = [event["lengths"][column] for column in event["columns"]]
+        if (steps := [int(one["steps"]) for one in trajectories]) != lengths:
+            raise RunError(f"trajectories that were played again have {steps} steps instead of {lengths}: the "
+                           "environment is not deterministic")
+        return {"invocation_id": event["invocation_id"], **self.trainer.train(event, trajectories)}
 
 
 instance = Instance()

@@ -19,7 +19,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.run import train
 
-ROUNDS = 4
+ROUNDS = 6
 """Rounds of a measurement; the first one, in which everything is loaded, does not count."""
 _MIB = 2**20
 
@@ -36,7 +36,7 @@ class _Silent(Display):
 
 def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperiment], Backend],
                   tell: Callable[[str], None]) -> Profiler:
-    """Returns what measures layouts of an experiment.
+    """Returns what measures layouts of an experiment; without instances, it measures one learner and its actors.
 
     Args:
         base: The experiment, with instances.
@@ -46,12 +46,13 @@ def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperimen
     tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
 
     def profile(instances: int, environments: int) -> Profile | None:
-        tell(f"  {instances} instances, {environments} environments each")
+        tell(f"  {instances} instances, {environments} environments each" if instances else "  one learner")
+        learner = ({"gmi": {"instances": instances, "environments": environments}} if instances
+                   else {"kind": "instance"})
         experiment = experiment_from_tree(
-            {"learner": {"gmi": {"instances": instances, "environments": environments}},
-             "stop": {"max_rounds": ROUNDS, "max_steps": None, "target_return": None}, "callbacks": [],
-             "evaluation": {"every_rounds": 0}}, base=tree, source="--measure").resolved()
-        settings: Any = experiment.learner.chosen
+            {"learner": learner, "stop": {"max_rounds": ROUNDS, "max_steps": None, "target_return": None},
+             "callbacks": [], "evaluation": {"every_rounds": 0}}, base=tree, source="--measure").resolved()
+        reduction = getattr(experiment.learner.chosen, "reduction", "")
         with tempfile.TemporaryDirectory() as folder:
             display = _Silent()
             result = train(experiment, Path(folder) / "run", backend=make_backend(experiment), resume=False,
@@ -64,7 +65,7 @@ def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperimen
             directory = RunDirectory(Path(folder) / "run")
             rows = directory.read_rounds()[1:]
             directory.close()
-        return _profile(rows, display.reduction or settings.reduction, instances=instances)
+        return _profile(rows, display.reduction or reduction, instances=max(1, instances))
 
     return profile
 

@@ -16,6 +16,7 @@ class Invocation:
         event: What its handler receives (JSON values only).
         timeout_s: The most seconds that it is billed for, without its start-up; a fleet's own limit may be shorter.
         replayed_steps: Steps of its open episode that it takes again.
+        limit_s: Seconds after which the local fleet ends it, if that is not the fleet's own limit.
         process: The only process of the local fleet that may serve it, counted from 0; None if any may. Other fleets do
             not read it.
     """
@@ -25,6 +26,7 @@ class Invocation:
     timeout_s: float = math.inf
     replayed_steps: int = 0
     process: int | None = None
+    limit_s: float | None = None
 
 
 OutcomeStatus = Literal["ok", "error", "crashed", "timeout", "abandoned"]

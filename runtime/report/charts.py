@@ -74,13 +74,14 @@ def basis_of(groups: Iterable[RecordedGroup]) -> str:
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     """Return against steps, measured seconds, seconds of the bill, and dollars."""
     basis = basis_of(groups)
-    machines = "with every actor on a machine of its own" if basis == "modelled" else "that the bill counts"
+    runs = [run for group in groups for run in group.runs]
+    are_apart = basis == "modelled" and not any(row["instances"] for run in runs for row in run.rows)
+    machines = "with every actor on a machine of its own" if are_apart else "that the bill counts"
     axes: tuple[tuple[str, str, str, str, Callable[[Row], float | None]], ...] = (
         ("steps", "environment steps", "steps", "measured", lambda row: row["env_steps"]),
         ("time", "seconds of all rounds, by the clock", "s", "measured", lambda row: row["round_s"]),
         ("time of the bill", f"seconds {machines}", "s", basis, _billed_s),
         ("dollars", "US dollars", "$", basis, lambda row: row["round_cost_usd"]))
-    runs = [run for group in groups for run in group.runs]
     keys = [_EVALUATION, _TRAINING]
     if len(runs) > 1:
         counts = [sum(row[_EVALUATION] is not None for row in run.rows) for run in runs if run.rows]

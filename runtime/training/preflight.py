@@ -103,6 +103,15 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
     if environment.shared:
         fitted = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"vector": 1})})
     _check_function(fitted)
+    if fitted.learner.chosen.has_actors:
+        # Their trajectories travel nowhere; but what an instance loses is played again.
+        if not environment.is_deterministic:
+            why = environment.remark or environment.problem
+            raise ExperimentError(
+                f"learner.kind = {fitted.learner.kind}: an instance that replaces another one plays its episodes "
+                f"again, and {fitted.environment.id} is not deterministic: {why}; allowed: learner.kind = instance, or "
+                "an environment that draws all its random numbers from the seed of reset()")
+        return fitted
     check_sizes(environment.spaces, environment_id=fitted.environment.id,
                 fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
                 cache_kind=fitted.cache.kind)

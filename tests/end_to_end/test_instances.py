@@ -85,6 +85,10 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
     """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
     out, drawn = tmp_path / "run", random.Random(0)
     process = start(file, out)
+    wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
+    if len(os.sched_getaffinity(0)) > 1:
+        mine = [os.sched_getaffinity(one) for one in instances_of(process)]
+        assert len(mine) == 2 and not mine[0] & mine[1], "each has cores of its own"
     for round_index in range(1, 5):
         wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
         below = descendants(process.pid)

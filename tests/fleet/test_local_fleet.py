@@ -22,6 +22,7 @@ import runtime.processes.child
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
+from runtime.ports.fleet import Invocation
 from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
@@ -198,6 +199,14 @@ def test_a_process_that_stops_in_the_middle_of_an_answer_is_ended(
     (outcome,) = actors.run("stopping_halfway")
     assert outcome.status == "timeout"
     assert actors.run("steady")[0].status == "ok"
+
+
+def test_an_invocation_may_have_a_limit_of_its_own(local_fleet, actors_of):
+    actors = actors_of(local_fleet(1))
+    event = actors.event("hanging", 0)
+    actors.fleet.start([Invocation(event["invocation_id"], event, limit_s=0.5)])
+    outcome = actors.outcomes([event["invocation_id"]])[event["invocation_id"]]
+    assert (outcome.status, outcome.error) == ("timeout", "timed out after 0.5 s")
 
 
 @pytest.mark.parametrize("name", ["answering_junk", "scribbling"])

@@ -93,6 +93,15 @@ def test_a_layout_that_was_found_counts_if_none_is_named() -> None:
     assert settled(other, None) == (other, ""), "it was found for another workload"
 
 
+@pytest.mark.parametrize("layout", [
+    Layout(13, 1, "mpr"), Layout(300, 1, "mpr"), Layout(2, 10**6, "mpr"), Layout(2, 1, "bogus")])
+def test_a_layout_that_is_not_possible_is_ignored_with_a_word(layout: Layout) -> None:
+    assert keep(key_here(fitted()), layout) == ""
+    found, told = settled(fitted(), None)
+    assert found == fitted()
+    assert "ignored" in told
+
+
 def test_environments_that_cannot_be_played_side_by_side_are_not() -> None:
     assert keep(key_here(fitted()), Layout(2, 6, "har")) == ""
     assert layout_of(settled(fitted(), None, is_alone=True)[0]) == (2, 6, "har", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -73,9 +74,9 @@ class Machine:
 class Made:
     """An updater of two instances, whose next version is in the store as soon as the second one is asked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, devices: Sequence[int] = (0, 0), reduction: str = "auto") -> None:
         self.machine, self.events, self.store = Machine(), Events(), FolderStore(folder)
-        self.fleet = InstancesFleet(self.machine, [Place(), Place()], reduction="auto", bytes_max=10**6)
+        self.fleet = InstancesFleet(self.machine, [Place(one) for one in devices], reduction=reduction, bytes_max=10**6)
         mirror = Ppo(SPEC)
         self.updater = InstancesUpdater(mirror, Remote(
             SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet))
@@ -118,11 +119,21 @@ def test_each_instance_is_asked_for_its_slots_and_the_next_version_is_mirrored(m
     assert ([slot["slot"] for slot in second["slots"]], second["columns"]) == ([1], [1])
     assert first["lengths"] == second["lengths"] == [5, 6, 7]
     assert [event["group"]["rank"] for event in (first, second)] == [0, 1]
+    assert [event["progress"] for event in (first, second)] == [0.5, 0.5]
+    assert {one.limit_s for one in made.machine.started} == {math.inf}, "an update's own limit, not an actor's"
     assert made.updater.weights() == made.version_1
     assert update.aggregation is not None
     assert vars(update.aggregation) == {"instances": 2, "reduce_s": 0.25, "reduce_wait_s": 0.125,
                                         "instance_memory_mib": 300.0}
     assert update.staleness.tolist() == [0, 0, 0]
+
+
+def test_nothing_of_a_round_is_kept_when_it_has_been_trained_on(made: Made, tmp_path: Path) -> None:
+    made.leave_result()
+    made.update()
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["run-learner", "run-result-1"]
+    with pytest.raises(KeyError):
+        made.fleet.event_of("r1-0")
 
 
 def test_an_instance_without_a_slot_has_no_part_in_it(made: Made) -> None:
@@ -144,6 +155,45 @@ def test_what_auto_chose_counts_for_the_whole_run(made: Made, tmp_path: Path) ->
     assert other.machine.started[0].event["group"]["reduction"] == "mpr"
 
 
+def test_what_a_part_of_the_instances_sums_by_does_not_count_for_all(made: Made) -> None:
+    made.leave_result()
+    made.update([1])
+    assert made.updater.get_state().values["reduction"] == "auto"
+
+
+def test_a_part_of_a_layout_that_does_not_allow_its_reduction_takes_another(tmp_path: Path) -> None:
+    made = Made(tmp_path / "store", devices=(0, 0, 1, 1), reduction="mrr")
+    made.leave_result()
+    made.update([0, 1, 2])
+    assert {one.event["group"]["reduction"] for one in made.machine.started} == {"har"}
+    assert made.updater.get_state().values["reduction"] == "mrr"
+
+
+def test_an_actor_that_dies_tells_that_its_instance_is_another_process_now(made: Made) -> None:
+    made.fleet.processes.update({0: 10, 1: 11})
+    made.fleet.start([Invocation("r1-1", {"invocation_id": "r1-1", "slot": 1, "episode_id": ""})])
+    made.machine.abandon(["r1-1"])
+    made.fleet.wait(0.0)
+    assert made.fleet.processes == {0: 10}
+
+
+def test_what_the_store_has_lost_is_there_again_for_the_next_try(made: Made, tmp_path: Path) -> None:
+    lost: list[bool] = []
+
+    def loses(one: Invocation) -> Outcome:
+        names = {path.name for path in (tmp_path / "store").iterdir()}
+        lost.append("run-learner" not in names or "run-state-0" not in names)
+        for name in names:
+            (tmp_path / "store" / name).unlink()
+        if len(lost) > 2:
+            made.leave_result()
+        return Outcome(one.invocation_id, "error", error="not in the store")
+
+    made.machine.answer = loses
+    made.update()
+    assert lost == [False, True, False, True]
+
+
 def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_are_given_up(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +210,7 @@ def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_ar
     made.machine.answer = dies_once
     made.update()
     assert [one.event["group"]["name"] for one in made.machine.started] == ["1", "1", "2", "2"]
+    assert made.updater._meeting.check(["1/called-off"]), "so that nobody waits for a member that does not come"
     assert made.machine.abandoned == [made.machine.started[0].invocation_id]
     assert made.events.errors == ["killed by SIGKILL"]
     assert made.updater.weights() == made.version_1

@@ -92,8 +92,9 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("runtime.config.resolved._cores", lambda: 8)
 
-    def run(profiler: Callable[[int, int], Profile | None]) -> int:
-        monkeypatch.setattr("runtime.planning.profiling.make_profiler", lambda base, **_: profiler)
+    def run(profiler: Callable[[int, int], Profile | None], alone: Profile | None = None) -> int:
+        monkeypatch.setattr("runtime.planning.profiling.make_profiler", lambda base, **_: (
+            lambda instances, environments: profiler(instances, environments) if instances else alone))
         return main(["plan", str(HOPPER), "--measure", "--write", str(tmp_path / "fast.yaml"), "--set",
                      "scaler.kind=fixed", "--set", "scaler.actors_fixed=64"])
 
@@ -112,6 +113,14 @@ def test_the_command_writes_and_keeps_the_fastest_layout(tmp_path: Path, capsys:
     assert load_experiment(HOPPER, ["scaler.kind=fixed", "scaler.actors_fixed=64", *changes]) == written
     path, = (tmp_path / "cache" / "nitro-rl" / "layouts").iterdir()
     assert '"instances": 8' in path.read_text()
+
+
+def test_no_layout_is_kept_if_one_learner_is_faster(tmp_path: Path, capsys: Any, measure: Any) -> None:
+    assert measure(profile, Profile(1e9, 0)) == 0
+    output = capsys.readouterr().out
+    assert "one learner, without instances: 1,000,000,000 samples/s\nfastest here: one learner" in output
+    assert load_experiment(tmp_path / "fast.yaml").learner.kind == "instance"
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_the_file_is_written(

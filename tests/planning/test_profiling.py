@@ -31,9 +31,15 @@ def test_what_is_measured_here_is_written_and_taken_by_the_next_run(tmp_path: Pa
     for instances, environments in layouts:
         assert f"{instances} instances, {environments} environments each" in measured.stdout + measured.stderr
     written = yaml.safe_load((tmp_path / "fast.yaml").read_text())["learner"]
-    assert (written["gmi"]["instances"], written["gmi"]["environments"]) in layouts
-    assert written["gmi"]["reduction"] in ("mpr", "flat", "har", "mrr")
     trained = run_command("train", "cart.yaml", "--set", "learner.kind=gmi", "--out", "run", cwd=tmp_path, **cache)
     assert trained.returncode == 0, trained.stderr
-    assert f"instances: {written['gmi']['instances']}, each with {written['gmi']['environments']}" in trained.stdout
     assert summary(tmp_path / "run")["rounds"] == 1
+    # Which of them is faster, only this machine knows.
+    if written["kind"] == "gmi":
+        assert (written["gmi"]["instances"], written["gmi"]["environments"]) in layouts
+        assert written["gmi"]["reduction"] in ("mpr", "flat", "har", "mrr")
+        assert f"instances: {written['gmi']['instances']}, each with up to {written['gmi']['environments']}" in (
+            trained.stdout)
+    else:
+        assert "no layout is kept" in measured.stdout
+        assert "layout: as" not in trained.stdout
