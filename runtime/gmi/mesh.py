@@ -178,7 +178,9 @@ class Mesh:
                 with suppress(TimeoutError):
                     other_end, _ = listener.accept()
                     other_end.settimeout(self._timeout_s)
-                    self._sockets[int.from_bytes(other_end.recv(4, socket.MSG_WAITALL))] = other_end
+                    rank = bytearray(4)
+                    other_end.recv_into(rank, 4, socket.MSG_WAITALL)
+                    self._sockets[int.from_bytes(rank)] = other_end
         for connection in self._sockets.values():
             connection.setblocking(False)
             self._poll.register(connection, 0)
