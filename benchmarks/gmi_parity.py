@@ -2,7 +2,7 @@
 
     python benchmarks/gmi_parity.py > benchmarks/results/gmi_parity.json
 
-Five seeds of Hopper-v5 and HalfCheetah-v5, 100,000 steps each with the settings of their example files; what counts is
+Ten seeds of Hopper-v5 and HalfCheetah-v5, 100,000 steps each with the settings of their example files; what counts is
 the last evaluation of ten episodes. Both ways differ in the rounding of sums alone, which soon makes two trainings
 different ones; so it is the returns over the seeds that are compared.
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.provenance import origin  # noqa: E402
 
-SEEDS = range(5)
+SEEDS = range(10)
 WAYS = {"one learner": [],
         "two instances": ["learner.kind=gmi", "learner.gmi.instances=2", "learner.gmi.reduction=mpr"]}
 

@@ -26,8 +26,8 @@ from runtime.planning.prediction import FAN_OUT_S, Sample, rounds_of  # noqa: E4
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
 
-SETTINGS = [("hopper", 192, 21, 256), ("hopper", 192, 21, 4096), ("humanoid", 192, 170, 2048)]
-"""Experiment, actors, steps of a fragment, samples of a minibatch: rounds of about 4,096, 4,096 and 32,768 steps."""
+SETTINGS = [("hopper", 192, 21, 256), ("hopper", 192, 21, 4096)]
+"""Experiment, actors, steps of a fragment, samples of a minibatch: rounds of about 4,096 steps."""
 MEASURED, MODELLED = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64, 96, 192)
 
 
