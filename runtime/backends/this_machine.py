@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
@@ -29,7 +31,11 @@ from runtime.gmi.costs import applicable
 from runtime.gmi.devices import BACKEND_NAMES, choose_backend, choose_reduction, look, places
 from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
+from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
+from runtime.gmi.sharing.migrator import Migrator
+from runtime.gmi.sharing.plan import fragment_plan
 from runtime.learner import LEARNER_HANDLER, device_of
+from runtime.learner.remote.store import FolderStore
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import RunFiles
@@ -114,7 +120,7 @@ class ThisMachine:
             facts={**actors.facts, "bill": (
                 f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list prices, "
                 f"{self.prices.region}, {self.prices.as_of}")},
-            learner_fleet=actors.fleet, learner_store=actors.event["store"], instances=actors.fleet)
+            learner_fleet=actors.trainers, learner_store=actors.event["store"], instances=actors.trainers)
 
 
 class NotKept(Keeping):
@@ -130,12 +136,14 @@ class Actors:
         fleet: Runs them.
         event: What their events say of the cache.
         facts: What people are told of the cache, by label; nothing of a server of the run's own.
+        trainers: Instances that train; None if there are no instances.
     """
 
     cache: Cache
     fleet: Fleet
     event: Mapping[str, Any]
     facts: Mapping[str, str]
+    trainers: InstancesFleet | None = None
 
 
 def actors_here(run: RunContext) -> Actors:
@@ -176,20 +184,52 @@ def _open_instances(run: RunContext) -> Actors:
             run.stack.callback(daemon.close)
         variables = daemon.variables
     here = places(machine, backend, settings.instances, variables)
-    if reduction not in (allowed := ("auto", "paper", *applicable([one.device for one in here],
+    training = here[-settings.trainers:] if settings.trainers else here
+    if reduction not in (allowed := ("auto", "paper", *applicable([one.device for one in training],
                                                                  is_cuda=bool(machine.gpus)))):
-        raise ExperimentError(f"learner.gmi.reduction = {reduction}: {len(here)} instances on "
-                              f"{len({one.device for one in here})} device(s) cannot sum like that; allowed: "
+        raise ExperimentError(f"learner.gmi.reduction = {reduction}: {len(training)} instances on "
+                              f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
                               f"{' | '.join(allowed)}")
-    fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=together,
-                       timeout_s=experiment.actor.timeout_s,
-                       memory_mib=experiment.actor.memory_mib,
-                       handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
-    instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
-    event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
-    return Actors(instances, instances, event, {
-        "instances": f"{len(here)}, each with up to {together} environments at once; {BACKEND_NAMES[backend]}",
-        **({"instances' backend": remark} if remark else {})})
+    store, play = open_store(run), settings.instances_at_once
+    trainers: InstancesFleet
+    if settings.trainers:
+        migrator = _open_memory(run)
+        serving = ServingFleet(
+            _open_processes_of(run, play, together, migrator.descriptor), here[:play], migrator=migrator,
+            store=FolderStore(Path(store)), token=run.run_id, bytes_max=EPISODE_BYTES_MAX + 2**20)
+        trainers = TrainingFleet(_open_processes_of(run, settings.trainers, 1, migrator.descriptor), here[play:],
+                                 serving, migrator, reduction=reduction)
+        what = f"{play} that play and {settings.trainers} that train; those that play"
+    else:
+        serving = trainers = InstancesFleet(_open_processes_of(run, play, together), here, reduction=reduction,
+                                            bytes_max=EPISODE_BYTES_MAX + 2**20)
+        what = f"{play}, each"
+    event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": store, "token": run.run_id}
+    return Actors(serving, serving, event, {
+        "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
+        **({"instances' backend": remark} if remark else {})}, trainers)
+
+
+def _open_memory(run: RunContext) -> Migrator:
+    """Makes the memory of instances that share experience, with room for what an update takes and what comes then."""
+    experiment = run.experiment
+    steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
+    awaited = min(experiment.algorithm.chosen.minibatch_steps,
+                  experiment.algorithm.round_steps or actors * steps)
+    # Besides those that a step waits for, each actor may have one in the loop, one in flight, and as many that have
+    # been given up or rejected.
+    with run.shield():
+        migrator = Migrator(fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors))
+        run.stack.callback(migrator.close)
+    return migrator
+
+
+def _open_processes_of(run: RunContext, count: int, together: int, *descriptors: int) -> Fleet:
+    """Starts the processes of instances."""
+    actor = run.experiment.actor
+    return open_fleet(run, LocalSettings(), concurrency=count, together=together, timeout_s=actor.timeout_s,
+                      memory_mib=actor.memory_mib, descriptors=descriptors,
+                      handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

@@ -198,8 +198,12 @@ def _vector(experiment: Experiment, processes: int) -> int:
 
 def _layout(gmi: Any, cores: int, most_actors: int) -> dict[str, int]:
     """How many instances there are, and how many environments each plays at once."""
-    instances = min(cores, most_actors) if gmi.instances == "auto" else gmi.instances
-    share = min(VECTOR_MAX, math.ceil(most_actors / instances))
+    instances = gmi.instances
+    if instances == "auto":
+        is_holistic = gmi.layout == "holistic"
+        instances = min(cores, most_actors) if is_holistic else max(2, min(cores, most_actors + 1))
+    play = gmi.model_copy(update={"instances": instances}).instances_at_once
+    share = min(VECTOR_MAX, math.ceil(most_actors / play))
     return {"instances": instances, "environments": share if gmi.environments == "auto" else gmi.environments}
 
 

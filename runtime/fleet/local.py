@@ -109,10 +109,11 @@ class _Channel:
 class _Process:
     """One actor process and what it is doing."""
 
-    def __init__(self, handler: str, variables: Mapping[str, str], log_path: Path, *, is_together: bool) -> None:
-        with open_to_write(log_path, os.O_APPEND) as log:
-            self._child = Child("runtime.fleet.actor_process", handler, "together" if is_together else "alone",
-                                variables=variables, output=log)
+    def __init__(self, setup: FleetSetup, variables: Mapping[str, str]) -> None:
+        with open_to_write(setup.log_path, os.O_APPEND) as log:
+            self._child = Child("runtime.fleet.actor_process", setup.handler,
+                                "together" if setup.together > 1 else "alone",
+                                variables=variables, output=log, descriptors=setup.descriptors)
         self.channel = _Channel(self._child.connection)
         self.is_ready = False
         self.init_cpu_s = 0.0
@@ -156,7 +157,7 @@ class LocalFleet:
         """
         self.concurrency, self._timeout_s, self._share = (
             setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
-        self._log_path, self._handler, self._together = setup.log_path, setup.handler, setup.together
+        self._setup, self._log_path, self._together = setup, setup.log_path, setup.together
         self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
         self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
@@ -364,7 +365,7 @@ class LocalFleet:
         self._has_outcomes.notify_all()
 
     def _spawn(self) -> _Process:
-        return _Process(self._handler, self._variables, self._log_path, is_together=self._together > 1)
+        return _Process(self._setup, self._variables)
 
     def _is_overdue(self, process: _Process) -> bool:
         limit_s = self._limit_s(process)

@@ -27,7 +27,10 @@ class InstancesFleet(InlineFleet):
         places: Of the instances.
         reduction: How they sum gradients; ``auto`` is settled with the first update.
         processes: Ids of the processes that answered last, by instance.
+        memory: What all events say of memory that instances share; nothing if none do.
     """
+
+    memory: Mapping[str, Any] = {}
 
     def __init__(self, fleet: Fleet, places: Sequence[Place], *, reduction: str, bytes_max: int) -> None:
         """Carries messages for a local fleet, which it closes with itself.
@@ -45,8 +48,23 @@ class InstancesFleet(InlineFleet):
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
         """Does nothing: the instances have the weights."""
 
+    def shares(self, slots: Sequence[int], steps: Sequence[int]) -> dict[int, list[int]]:
+        """Returns which trajectories of a batch each instance trains on: those that it played.
+
+        Args:
+            slots: By trajectory.
+            steps: Of each.
+
+        Returns:
+            By instance, ascending, the places of its trajectories; instances without any are left out.
+        """
+        found: dict[int, list[int]] = {}
+        for column, slot in enumerate(slots):
+            found.setdefault(self.instance_of(slot), []).append(column)
+        return dict(sorted(found.items()))
+
     def event_of(self, invocation_id: str) -> Mapping[str, Any]:
-        """Returns the event of an actor of this round; with it, an instance can play the same slot again."""
+        """Returns what an instance needs to train on a trajectory: the event with which it can play it once more."""
         return self._played[invocation_id]
 
     def forget(self) -> None:
@@ -64,7 +82,7 @@ class InstancesFleet(InlineFleet):
             event |= {"instance": self.instance_of(event["slot"]),
                       "episode": self._episodes.get(event["episode_id"], "")}
         place = self.places[event["instance"]]
-        event |= {"cores": list(place.cores), "variables": dict(place.variables)}
+        event |= {"cores": list(place.cores), "variables": dict(place.variables), **self.memory}
         if is_actor:
             self._played[invocation.invocation_id] = event
         return replace(invocation, process=event["instance"], event=event)

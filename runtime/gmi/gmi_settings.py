@@ -22,9 +22,12 @@ class GmiSettings(UpdaterSettings):
     unread: ClassVar[tuple[str, ...]] = (
         "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "environment.vector", "fleet.processes")
 
+    layout: Literal["holistic", "asynchronous"] = Field(
+        "holistic", description="what instances do; holistic = each plays, and trains on what it played; asynchronous "
+        "= three of four play, one of four trains on what those played, and neither waits for the other")
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
         "auto", description="instances; auto = one a core, in a deployment one a vCPU of the smallest of "
-        "learner.instance_types, and no more than a round has actors")
+        "learner.instance_types, and no more than a round has actors for those that play")
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
         "auto", description="environments that an instance plays at the same time; auto = its share of a "
         "round's actors, at most 16. It does not change what is played")
@@ -39,8 +42,15 @@ class GmiSettings(UpdaterSettings):
 
     @property
     def instances_at_once(self) -> int:
-        """Its instances."""
-        return self.instances if self.instances != "auto" else 0
+        """Those that play."""
+        return self.instances - self.trainers if self.instances != "auto" else 0
+
+    @property
+    def trainers(self) -> int:
+        """Instances that train and do not play."""
+        if self.layout == "holistic" or self.instances == "auto":
+            return 0
+        return max(1, self.instances // 4)
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields what instances cannot have."""
@@ -50,14 +60,22 @@ class GmiSettings(UpdaterSettings):
                    "and with it the number of actors; allowed: fixed, or learner.kind = instance")
         if experiment.fleet.kind not in ("auto", "local"):
             yield f"fleet.kind = {experiment.fleet.kind}: instances play themselves ({kind}); allowed: auto | local"
-        if algorithm.chosen.is_off_policy:
-            yield (f"algorithm.kind = {algorithm.kind}: instances play and train in turns ({kind}); allowed: "
-                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if not one.is_off_policy)
-                   + ", or learner.kind = instance")
+        is_holistic = self.layout == "holistic"
+        if algorithm.chosen.is_off_policy is is_holistic:
+            other = "asynchronous" if is_holistic else "holistic"
+            yield (f"algorithm.kind = {algorithm.kind}: learner.gmi.layout = {self.layout} is for "
+                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy is not is_holistic)
+                   + f"; allowed: learner.gmi.layout = {other}, or learner.kind = instance")
+        if self.instances == "auto":
+            return
         most = experiment.scaler.most_actors
-        if self.instances != "auto" and self.instances > most:
-            yield (f"learner.gmi.instances = {self.instances}: each plays one actor of a round at least, and a round "
-                   f"has {most}; allowed: auto | 1 to {min(most, INSTANCES_MAX)}")
+        fewest = 1 if is_holistic else 2
+        if self.instances < fewest or self.instances_at_once > most:
+            allowed = [count for count in range(fewest, INSTANCES_MAX + 1)
+                       if self.model_copy(update={"instances": count}).instances_at_once <= most]
+            yield (f"learner.gmi.instances = {self.instances}: each that plays has one actor of a round at least, and "
+                   f"a round has {most}" + ("" if is_holistic else "; one of four, at least one, trains") +
+                   f"; allowed: auto | {fewest} to {max(allowed)}")
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""

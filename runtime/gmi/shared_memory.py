@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 from runtime.gmi.mesh import Mesh
+from runtime.gmi.sharing.migrator import anonymous_file
 
 _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -40,7 +40,7 @@ class SharedMemory:
         self._mesh, self._ranks, self._place = mesh, tuple(ranks), ranks.index(mesh.rank)
         self._part_bytes = -(-max(elements, 1) * 4 // mmap.PAGESIZE) * mmap.PAGESIZE
         size = self._part_bytes * (len(ranks) + 1)
-        descriptor = _make_file(size) if self._place == 0 else mesh.receive_file(ranks[0])
+        descriptor = anonymous_file(size) if self._place == 0 else mesh.receive_file(ranks[0])
         try:
             if self._place == 0:
                 mesh.send_file(descriptor, ranks[1:])
@@ -88,14 +88,3 @@ class SharedMemory:
             RunError: A member is gone, or does not come in time.
         """
         self._mesh.barrier(self._ranks)
-
-
-def _make_file(size: int) -> int:
-    if hasattr(os, "memfd_create"):
-        # /dev/shm is limited to 64 MiB in most containers; this is not.
-        descriptor = os.memfd_create("gmi-reduction")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.truncate(descriptor, size)
-    return descriptor

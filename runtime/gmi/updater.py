@@ -59,7 +59,7 @@ class _Pending:
     """An update that is under way.
 
     Attributes:
-        instances: Those that have a part in it, ascending: their place here is their rank.
+        shares: Which trajectories each has that has a part in it, by instance, ascending: its place here is its rank.
         awaited: The ids of their invocations.
         answers: What those answered that have ended well.
         problem: Why another one did not.
@@ -68,7 +68,7 @@ class _Pending:
 
     batch: KeptBatch
     progress: float
-    instances: Sequence[int]
+    shares: Mapping[int, Sequence[int]]
     attempt: int
     awaited: set[str]
     answers: list[Mapping[str, Any]]
@@ -116,8 +116,8 @@ class InstancesUpdater(RemoteUpdater):
     def submit(self, batch: Batch, *, progress: float) -> None:
         """Asks the instances for their parts."""
         assert isinstance(batch, KeptBatch), "as `assemble` returns it"
-        instances = sorted({self._instances.instance_of(slot) for slot in batch.slots})
-        self._ask(_Pending(batch, float(progress), instances, 0, set(), []))
+        shares = self._instances.shares(batch.slots, batch.lengths.tolist())
+        self._ask(_Pending(batch, float(progress), shares, 0, set(), []))
 
     def poll(self, timeout_s: float) -> list[Update]:
         """Returns the update if it has ended; if an instance was lost, all are asked once more.
@@ -167,17 +167,16 @@ class InstancesUpdater(RemoteUpdater):
         """Starts the parts of an update."""
         self._pending, batch, token, version = pending, pending.batch, self._token, self.policy_version
         fleet = self._instances
-        met = [(one, fleet.processes.get(one)) for one in pending.instances]
+        met = [(one, fleet.processes.get(one)) for one in pending.shares]
         if met != self._met:
             self._generation, self._met = self._generation + 1, met
-        devices = [fleet.places[one].device for one in pending.instances]
+        devices = [fleet.places[one].device for one in pending.shares]
         reduction = self._reduction
         if reduction not in ("auto", "paper", *applicable(devices, is_cuda=self._remote.device != "cpu")):
             # A layout that allows it may do so only as a whole.
             reduction = "har"
         invocations = []
-        for rank, instance in enumerate(pending.instances):
-            columns = [column for column, slot in enumerate(batch.slots) if fleet.instance_of(slot) == instance]
+        for rank, (instance, columns) in enumerate(pending.shares.items()):
             invocation_id = f"{token}-train-{version}-{pending.attempt}-{instance}"
             invocations.append(Invocation(invocation_id, {
                 "invocation_id": invocation_id, "instance": instance, "store": self._remote.store, "token": token,
@@ -230,7 +229,7 @@ class InstancesUpdater(RemoteUpdater):
             # The version is there, but not all of the group.
             self._met = []
         # What a part of the instances has chosen, or one alone, does not count for all of them.
-        is_whole = len(pending.instances) == len(self._instances.places)
+        is_whole = len(pending.shares) == len(self._instances.places)
         if answers and is_whole and self._reduction in ("auto", "paper"):
             self._reduction = answers[0]["reduction"]
             self._remote.events.append("reduction_chosen", reduction=self._reduction)
@@ -238,7 +237,7 @@ class InstancesUpdater(RemoteUpdater):
                   for name in ("reduce_s", "reduce_wait_s")}
         self.ended.append(replace(
             result.update, staleness=self.policy_version - 1 - pending.batch.policy_versions,
-            aggregation=Together(len(pending.instances), **shares, instance_memory_mib=max(
+            aggregation=Together(len(pending.shares), **shares, instance_memory_mib=max(
                 (one["memory_mib"] for one in answers), default=0.0))))
         self._delete(self._names - {learner_name(self._token)})
         self._names.add(result_name(self._token, self.policy_version))

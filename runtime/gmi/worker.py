@@ -3,12 +3,15 @@
 It runs as a process of the local fleet and answers two kinds of events. An event to play makes it play some slots, keep
 their trajectories and report the episodes. An event to train makes it compute its part of an update. A process that
 replaces another one has neither learner nor trajectories: it loads the learner from the store, and plays again.
+
+With ``layout: asynchronous`` an instance gets events of one of the two kinds alone, and trajectories lie in memory that
+all instances share.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +33,10 @@ from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import RunError
 from runtime.gmi.fleet import INSTANCE_FIELDS
+from runtime.gmi.sharing.chunks import Batcher, Dispenser
+from runtime.gmi.sharing.plan import Plan, plan_of
 from runtime.learner.remote.places import open_store
+from runtime.learner.remote.store import weights_name
 
 PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str}
 """What an event to play must carry, besides what any actor's may."""
@@ -39,6 +45,9 @@ TRAIN_FIELDS: dict[str, type] = {
     "slots": list, "columns": list, "lengths": list, "group": dict}
 """What an event to train must carry: the events of the slots that this instance played, where these stand among all
 trajectories of the round, the steps of each of those, and whom it trains with."""
+MEMORY_FIELDS: dict[str, type] = {"memory": int, "plan": dict}
+"""What an event carries besides if instances share memory: its descriptor, and the plan of its chunks. Then an event to
+play, and each slot of one to train, has a ``chunk``."""
 _TOLD = tuple(wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY])
 
 
@@ -46,37 +55,70 @@ class Instance:
     """State that an instance keeps between two events.
 
     Attributes:
-        kept: Trajectories of this round by the id of their actor.
-        trainer: The learner and its group; made when it is needed.
+        kept: Trajectories of this round by the id of their actor, unless instances share memory.
     """
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, np.ndarray]] = {}
         self.policy: Policy | None = None
-        self.trainer: Any = None
+        self._trainer: Any = None
+        self._memory: Dispenser | Batcher | None = None
         self._is_placed = False
 
     def begin(self, event: Mapping[str, Any]) -> None:
         """Goes where the instance belongs."""
-        if not self._is_placed:
-            # Before torch is loaded, which reads them.
-            os.environ.update(event["variables"])
-            if event["cores"] and hasattr(os, "sched_setaffinity"):
-                # Some sandboxes refuse it: then it runs wherever the system lets it.
-                with suppress(OSError):
-                    os.sched_setaffinity(0, event["cores"])
-            self._is_placed = True
-        if self.trainer is None:
+        if self._is_placed:
+            return
+        # Before torch is loaded, which reads them.
+        os.environ.update(event["variables"])
+        if event["cores"] and hasattr(os, "sched_setaffinity"):
+            # Some sandboxes refuse it: then it runs wherever the system lets it.
+            with suppress(OSError):
+                os.sched_setaffinity(0, event["cores"])
+        if "memory" in event:
+            # Else a program that the environment starts would keep it, too.
+            os.set_inheritable(event["memory"], False)
+        self._is_placed = True
+
+    def trainer(self, event: Mapping[str, Any]) -> Any:
+        """The learner and its group; made when it is needed."""
+        if self._trainer is None:
             from runtime.gmi.trainer import Trainer
 
-            self.trainer = Trainer(open_store(event["store"]), event["token"])
+            self._trainer = Trainer(open_store(event["store"]), event["token"])
+        return self._trainer
+
+    def memory(self, event: Mapping[str, Any], end: Callable[[int, Plan], Dispenser | Batcher]) -> Any:
+        """This instance's end of the memory that instances share."""
+        if self._memory is None:
+            self._memory = end(event["memory"], plan_of(event["plan"]))
+        return self._memory
 
     def play(self, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Exception]:
-        """Plays these slots and keeps their trajectories."""
-        version = events[0]["policy_version"]
-        if self.policy is None or self.policy.policy_version != version:
-            self.kept.clear()
-            self.policy = Policy.from_bytes(self.trainer.weights(version))
+        """Plays these slots, and keeps their trajectories or writes them where all instances can read them."""
+        by_version: dict[int, list[int]] = {}
+        for place, event in enumerate(events):
+            by_version.setdefault(event["policy_version"], []).append(place)
+        answers: dict[int, dict[str, Any] | Exception] = {}
+        for version, places in by_version.items():
+            self._take_policy(version, events[0])
+            answers.update(zip(places, self._played([events[place] for place in places]), strict=True))
+        return [answers[place] for place in range(len(events))]
+
+    def _take_policy(self, version: int, event: Mapping[str, Any]) -> None:
+        if self.policy is not None and self.policy.policy_version == version:
+            return
+        self.kept.clear()
+        if "memory" not in event:
+            self.policy = Policy.from_bytes(self.trainer(event).weights(version))
+        elif (found := open_store(event["store"]).get(weights_name(event["token"], version))) is not None:
+            self.policy = Policy.from_bytes(found)
+        else:
+            raise RunError(f"the store does not hold policy version {version}")
+
+    def _played(self, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Exception]:
+        """Plays slots with the policy that it has."""
+        assert self.policy is not None
         episodes = [OpenEpisode.from_bytes(from_text(event["episode"])) if event["episode_id"] else None
                     for event in events]
         answers: list[dict[str, Any] | Exception] = []
@@ -86,7 +128,10 @@ class Instance:
                 answers.append(fragment)
                 continue
             fields = trajectory_fields(event, fragment) | {"steps": np.array(len(fragment.rewards))}
-            self.kept[event["invocation_id"]] = fields
+            if "memory" in event:
+                self.memory(event, Dispenser).write(event["chunk"], fields)
+            else:
+                self.kept[event["invocation_id"]] = fields
             answers.append({
                 "invocation_id": event["invocation_id"], "status": ACCEPTED, "env_steps": event["fragment_steps"],
                 "trajectory": to_text(wire.encode(wire.Kind.KEPT_TRAJECTORY, {name: fields[name] for name in _TOLD}))})
@@ -98,6 +143,18 @@ class Instance:
         Raises:
             RunError: Another instance is gone, or something cannot be played once more.
         """
+        if "memory" in event:
+            trajectories = [self.memory(event, Batcher).take(one["chunk"]) for one in event["slots"]]
+        else:
+            trajectories = self._played_once_more(event)
+        lengths = [event["lengths"][column] for column in event["columns"]]
+        if (steps := [len(one["rewards"]) for one in trajectories]) != lengths:
+            raise RunError(f"trajectories have {steps} steps instead of {lengths}" + (
+                "" if "memory" in event else "; those that were played again: the environment is not deterministic"))
+        return {"invocation_id": event["invocation_id"], **self.trainer(event).train(event, trajectories)}
+
+    def _played_once_more(self, event: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+        """Its trajectories; what it does not have, because another process had it, is played again."""
         process_id = os.getpid()
         missing = [one for one in event["slots"] if one["invocation_id"] not in self.kept]
         for answer in self.play(missing) if missing else ():
@@ -106,12 +163,7 @@ class Instance:
         if os.getpid() != process_id:
             # The environment forked, and this is the copy.
             os._exit(0)
-        trajectories = [self.kept[one["invocation_id"]] for one in event["slots"]]
-        lengths = [event["lengths"][column] for column in event["columns"]]
-        if (steps := [int(one["steps"]) for one in trajectories]) != lengths:
-            raise RunError(f"trajectories that were played again have {steps} steps instead of {lengths}: the "
-                           "environment is not deterministic")
-        return {"invocation_id": event["invocation_id"], **self.trainer.train(event, trajectories)}
+        return [self.kept[one["invocation_id"]] for one in event["slots"]]
 
 
 instance = Instance()
@@ -127,6 +179,8 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
     """
     for event in events:
         fields = TRAIN_FIELDS if "group" in event else PLAY_FIELDS
+        if "memory" in event:
+            fields = fields | MEMORY_FIELDS | ({} if "group" in event else {"chunk": int})
         check_event(event, fields | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
     instance.begin(events[0])
     with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):

@@ -60,11 +60,12 @@ def assemble_batch(
 def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
     """The part of ``batch`` that these trajectories are, int64 indices into ``B``, in their order; a copy."""
     ends = np.cumsum(batch.bootstrap_mask.sum(axis=0))
-    bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
+    # The last one is empty, for a part without trajectories.
+    bootstraps = np.split(batch.bootstrap_observations, ends)
     by_step = {name: getattr(batch, name)[:, columns] for name in (
         "observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask")}
     return Batch(policy_versions=batch.policy_versions[columns], lengths=batch.lengths[columns], **by_step,
-                 bootstrap_observations=np.concatenate([bootstraps[column] for column in columns]))
+                 bootstrap_observations=np.concatenate([bootstraps[column] for column in [*columns, -1]]))
 
 
 def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:

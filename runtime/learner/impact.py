@@ -23,7 +23,7 @@ from runtime.learner import LearnerSpec
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate
-from runtime.learner.off_policy import OffPolicy
+from runtime.learner.off_policy import Minibatch, OffPolicy
 from runtime.learner.samples import Tensors
 from runtime.ports.learning import Batch, LossMeans, State, TrainingSamples, Update
 
@@ -38,7 +38,7 @@ _LOG_RATIO_MAX = 20.0
 class _Kept:
     """A minibatch of the circular buffer and how often it was trained on."""
 
-    minibatch: Batch
+    minibatch: Minibatch
     uses: int
 
 
@@ -66,10 +66,11 @@ class Impact(OffPolicy[ImpactSettings]):
         self._buffer: deque[_Kept] = deque(maxlen=self.settings.buffer_batches)
 
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """Makes one step on each minibatch of the batch's fragments, and keeps them to be replayed."""
+        """Makes one step on each minibatch of the batch's fragments, and keeps them to be replayed if it is alone."""
         minibatches = self.minibatches(batch)
         update = self.train_once(minibatches, progress=progress)
-        self._buffer.extend(_Kept(minibatch, uses=1) for minibatch in minibatches)
+        if self.share is None:
+            self._buffer.extend(_Kept(minibatch, uses=1) for minibatch in minibatches)
         return update
 
     def replay(self, *, progress: float) -> Update | None:
@@ -84,7 +85,7 @@ class Impact(OffPolicy[ImpactSettings]):
         return self.train_once([drawn.minibatch], progress=progress, is_replay=True)
 
     def _is_fresh(self, kept: _Kept) -> bool:
-        return self.policy_version - int(kept.minibatch.policy_versions.min()) <= self._staleness_max
+        return self.policy_version - int(kept.minibatch.batch.policy_versions.min()) <= self._staleness_max
 
     def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
         """Begins an update; before, renews the target network if it is due: it becomes what actors were sent."""
@@ -95,7 +96,8 @@ class Impact(OffPolicy[ImpactSettings]):
             self.target.load_state_dict(self.policy.state_dict())
             self.target_moments = self.moments.copy()
             self.steps_since_target = 0
-        self.steps_since_target += sum(batch.env_steps for batch in batches)
+        self.steps_since_target += (sum(batch.env_steps for batch in batches) if self.share is None
+                                    else self.share.sample_count)
         super().begin(batches, progress=progress, is_replay=is_replay)
 
     def reference_outputs(self, observations: np.ndarray) -> np.ndarray:

@@ -74,5 +74,7 @@ class RunningMoments:
 
 def moments_of(samples: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
     """Returns how many ``samples`` ``[N, O]`` there are, and their mean and variance, float64 ``[O]``."""
+    if not len(samples):
+        return 0, np.zeros(samples.shape[1:]), np.zeros(samples.shape[1:])
     samples = samples.astype(np.float64)
     return len(samples), samples.mean(0), samples.var(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,12 +14,25 @@ from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.samples import flat, joined, unflat
+from runtime.learner.share import Share
 from runtime.learner.vtrace import vtrace
 from runtime.ports.learning import Batch, LossMeans, TrainingSamples, Update
 
 _FRAGMENT_STREAM = 0xF7A6
 
 Settings = TypeVar("Settings", ImpactSettings, ImpalaSettings)
+
+
+class Minibatch(NamedTuple):
+    """What a gradient step is made on.
+
+    Attributes:
+        batch: Its fragments; of a group's, those of this process.
+        share: Where these stand among the group's; None if this process trains alone.
+    """
+
+    batch: Batch
+    share: Share | None
 
 
 class OffPolicy(ActorCritic[Settings]):
@@ -41,23 +54,29 @@ class OffPolicy(ActorCritic[Settings]):
         return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
                                      old_outputs=reference)
 
-    def minibatches(self, batch: Batch) -> list[Batch]:
+    def minibatches(self, batch: Batch) -> list[Minibatch]:
         """Returns whole fragments in random order, in parts of nearly equal size of at most ``minibatch_steps``.
 
-        A part has one fragment at least.
+        A part has one fragment at least; of a group's, this process may have none.
         """
-        steps, fragments = batch.rewards.shape
+        share, lengths = self.share, batch.lengths if self.share is None else self.share.lengths
         stream = np.random.default_rng((_FRAGMENT_STREAM, self.seed, self.policy_version))
-        parts = -(-fragments // max(1, self.settings.minibatch_steps // steps))
-        return [select_trajectories(batch, columns)
-                for columns in np.array_split(stream.permutation(fragments), parts)]
+        parts = -(-len(lengths) // max(1, self.settings.minibatch_steps // int(lengths.max())))
+        found = []
+        for columns in np.array_split(stream.permutation(len(lengths)), parts):
+            own, part = (columns, None) if share is None else share.part(columns)
+            found.append(Minibatch(select_trajectories(batch, own), part))
+        return found
 
-    def train_once(self, minibatches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> Update:
+    def train_once(self, minibatches: Sequence[Minibatch], *, progress: float, is_replay: bool = False) -> Update:
         """Makes one step on each minibatch, estimated right before it, then moves to the next version."""
-        self.begin(minibatches, progress=progress, is_replay=is_replay)
+        whole = self.share
+        self.begin([one.batch for one in minibatches], progress=progress, is_replay=is_replay)
         parts, losses = [], list[LossMeans]()
         for minibatch in minibatches:
-            samples = self.samples(minibatch)
+            self.share = minibatch.share
+            samples = self.samples(minibatch.batch)
             losses += self.descend(samples, [None])
             parts.append(samples)
+        self.share = whole
         return self.finish(joined(parts), losses, is_replay=is_replay)

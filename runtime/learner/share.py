@@ -34,7 +34,8 @@ class Share:
 
     Attributes:
         group: The processes.
-        sample_count: ``N`` of the whole batch.
+        lengths: Steps of each trajectory of the whole batch, int64 ``[B]``.
+        sample_count: ``N`` of it.
     """
 
     def __init__(self, group: Group, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device) -> None:
@@ -46,7 +47,7 @@ class Share:
             lengths: Steps of each trajectory of the whole batch, int64 ``[B]``.
             device: Of the learner.
         """
-        self.group, self._device = group, device
+        self.group, self.lengths, self._columns, self._device = group, lengths, columns, device
         is_step = np.arange(lengths.max())[:, None] < lengths
         self.sample_count = int(lengths.sum())
         order = np.cumsum(is_step).reshape(is_step.shape) - 1
@@ -64,6 +65,16 @@ class Share:
         places = self._places if indices is None else self._places[indices]
         return places[places >= 0], len(places)
 
+    def part(self, columns: np.ndarray) -> tuple[np.ndarray, Share]:
+        """Returns which of this process' trajectories are among some of the whole batch, and its share in those.
+
+        Args:
+            columns: Trajectories of the whole batch, int64, in any order.
+        """
+        is_own = np.isin(columns, self._columns)
+        return np.searchsorted(self._columns, columns[is_own]), Share(
+            self.group, np.flatnonzero(is_own), self.lengths[columns], device=self._device)
+
     def pooled(self, count: int, mean: np.ndarray, variance: np.ndarray) -> RunningMoments:
         """Returns the moments of the whole batch, given those of this process' samples, float64 ``[O]``."""
         rows = torch.zeros((self.group.size, 1 + 2 * len(mean)), dtype=torch.float64, device=self._device)
@@ -71,5 +82,7 @@ class Share:
         self.group.sum([rows])
         moments = RunningMoments(len(mean))
         for row in rows.cpu().numpy():
-            moments.add(int(row[0]), row[1:1 + len(mean)], row[1 + len(mean):])
+            # Without a sample there is no mean.
+            if row[0]:
+                moments.add(int(row[0]), row[1:1 + len(mean)], row[1 + len(mean):])
         return moments

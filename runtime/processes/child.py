@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,7 +31,8 @@ class Child:
     """
 
     def __init__(self, module: str, *arguments: str, variables: Mapping[str, str] | None = None,
-                 stdin: int = subprocess.DEVNULL, output: int | IO[bytes] | None = subprocess.DEVNULL) -> None:
+                 stdin: int = subprocess.DEVNULL, output: int | IO[bytes] | None = subprocess.DEVNULL,
+                 descriptors: Sequence[int] = ()) -> None:
         """Starts it. It ends with the thread that calls this.
 
         It imports from wherever this process does, as `multiprocessing` has it: also from the folder of a script.
@@ -42,6 +43,7 @@ class Child:
             variables: Of the environment, besides this process'.
             stdin: ``DEVNULL`` or ``PIPE``.
             output: Takes what it prints. A file, not a pipe: what an environment starts would keep a pipe open.
+            descriptors: Of files that it inherits, under the same numbers.
 
         Raises:
             OSError: It cannot be started.
@@ -50,7 +52,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *arguments], pass_fds=(theirs.fileno(),),
+                [sys.executable, "-m", module, str(theirs.fileno()), *arguments], pass_fds=(theirs.fileno(), *descriptors),
                 stdin=stdin, stdout=output, stderr=output, start_new_session=True,
                 env={**os.environ, **(variables or {}), "PYTHONPATH": path})
             self.connection = Connection(ours.detach())

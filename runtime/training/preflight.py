@@ -104,8 +104,8 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
         fitted = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"vector": 1})})
     _check_function(fitted)
     if fitted.learner.chosen.has_actors:
-        # Their trajectories travel nowhere; but what an instance loses is played again.
-        if not environment.is_deterministic:
+        # Their trajectories travel nowhere. What an instance loses is played again, unless others have it.
+        if not environment.is_deterministic and not fitted.learner.gmi.trainers:
             why = environment.remark or environment.problem
             raise ExperimentError(
                 f"learner.kind = {fitted.learner.kind}: an instance that replaces another one plays its episodes "

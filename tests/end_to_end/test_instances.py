@@ -64,7 +64,7 @@ def instances_of(process: subprocess.Popen[str]) -> list[int]:
 
 def start(file: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command("train", str(file), "--out", str(out), *INSTANCES, *arguments), cwd=ROOT,
+        command("train", str(file), "--out", str(out), *arguments), cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -84,7 +84,7 @@ def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> N
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
     """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
     out, drawn = tmp_path / "run", random.Random(0)
-    process = start(file, out)
+    process = start(file, out, *INSTANCES)
     wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
     if len(os.sched_getaffinity(0)) > 1:
         mine = [os.sched_getaffinity(one) for one in instances_of(process)]
@@ -100,6 +100,65 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(undisturbed)
     assert (out / "policy.safetensors").read_bytes() == (undisturbed / "policy.safetensors").read_bytes()
+
+
+SHARING = overrides(learner__gmi__layout="asynchronous", learner__gmi__instances=8, learner__gmi__reduction="mpr",
+                    learner__kind="gmi", scaler__actors_fixed=6, algorithm__kind="impact", algorithm__impact__minibatch_steps=128)
+
+
+@pytest.fixture(scope="module")
+def shared(file: Path) -> Path:
+    """The directory of a run whose six serving instances share what they play with two trainers, in turns."""
+    out = file.parent / "shared"
+    finished = train(file, out, *SHARING, "--set", "algorithm.rounds=synchronous")
+    assert finished.returncode == 0, finished.stderr + finished.stdout
+    return out
+
+
+def test_trainers_train_on_what_others_play_as_one_process_does(file: Path, shared: Path) -> None:
+    alone = file.parent / "alone_off_policy"
+    finished = train(file, alone, *SHARING, *overrides(learner__kind="instance", algorithm__rounds="synchronous"))
+    assert finished.returncode == 0, finished.stderr
+    for found, expected in zip(rounds(shared), rounds(alone), strict=True):
+        assert found["instances"] == 2
+        for key in FIGURES:
+            assert found[key] == (
+                None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)), key
+
+
+def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
+    file: Path, shared: Path, tmp_path: Path
+) -> None:
+    out, drawn = tmp_path / "run", random.Random(1)
+    arguments = (*SHARING, "--set", "algorithm.rounds=synchronous")
+    process = start(file, out, *arguments)
+    for round_index in range(1, 5):
+        wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
+        below = descendants(process.pid)
+        os.kill(drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not any(map(is_alive, below)), "the instances to end with the trainer")
+    resumed = train(file, out, *arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert without_failures(out) == without_failures(shared)
+    assert (out / "policy.safetensors").read_bytes() == (shared / "policy.safetensors").read_bytes()
+
+
+def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
+    """In asynchronous rounds; whoever is killed, each step is counted once."""
+    out = tmp_path / "run"
+    process = start(file, out, *SHARING, *overrides(stop__max_rounds=60))
+    for count in (1, 8, 16, 24):
+        wait_for(lambda count=count: (out / "rounds.jsonl").exists()
+                 and (out / "rounds.jsonl").read_bytes().count(b"\n") >= count, f"round {count}")
+        os.kill(random.Random(count).choice(instances_of(process)), signal.SIGKILL)
+    told, _ = process.communicate()
+    assert process.returncode == 0, told
+    rows = rounds(out)
+    assert len(rows) == 60
+    assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
+    assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
+    assert max(row["staleness_max"] for row in rows) > 0, "actors went on while trainers trained"
 
 
 def without_failures(out: Path) -> list[dict[str, Any]]:

@@ -129,12 +129,12 @@ def test_minibatches_are_whole_fragments(minibatch_steps: int, sizes: list[int])
     learner = make_learner(minibatch_steps=minibatch_steps)
     batch = stale_batch(learner, VECTORS)
     parts = learner.minibatches(batch)
-    assert [part.rewards.shape for part in parts] == [(12, size) for size in sizes]
-    found = [column for part in parts for column in part.rewards.T.tolist()]
+    assert [part.batch.rewards.shape for part in parts] == [(12, size) for size in sizes]
+    found = [column for part in parts for column in part.batch.rewards.T.tolist()]
     assert sorted(found) == sorted(batch.rewards.T.tolist())
-    assert found == [column for part in learner.minibatches(batch) for column in part.rewards.T.tolist()]
+    assert found == [column for part in learner.minibatches(batch) for column in part.batch.rewards.T.tolist()]
     learner.policy_version += 1
-    assert found != [column for part in learner.minibatches(batch) for column in part.rewards.T.tolist()]
+    assert found != [column for part in learner.minibatches(batch) for column in part.batch.rewards.T.tolist()]
 
 
 def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
@@ -144,7 +144,7 @@ def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
     parts = once.minibatches(batch)
     assert len(parts) == 2
     update = once.update(batch, progress=0.0)
-    singles = [twice.update(part, progress=0.0) for part in parts]
+    singles = [twice.update(part.batch, progress=0.0) for part in parts]
     np.testing.assert_allclose(parameters_of(once), parameters_of(twice), atol=1e-6)
     for name in ("advantages", "value_targets"):
         np.testing.assert_allclose(np.sort(vars(update.samples)[name]), np.sort(np.concatenate(

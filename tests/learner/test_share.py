@@ -15,8 +15,10 @@ import torch
 from lambda_actor.policy import default_network
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection
-from runtime.learner import LearnerSpec
+from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.batch import select_trajectories
+from runtime.learner.impact_settings import ImpactSettings
+from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.share import Share
@@ -139,6 +141,45 @@ def test_they_train_as_one_does_round_after_round(spaces: Spaces, settings: dict
     assert states[0].values == pytest.approx(alone.get_state().values)
     for made in found:
         for one, other in zip(made, expected, strict=True):
+            assert vars(one.metrics) == pytest.approx(vars(other.metrics), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("spaces", [VECTORS, PIXELS])
+@pytest.mark.parametrize("minibatch_steps", [12, 24, 1000])
+@pytest.mark.parametrize("kind", ["impala", "impact"])
+def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spaces: Spaces) -> None:
+    """Also where one of them has no fragment of a minibatch, and where the target network is renewed on the way."""
+    def made() -> Any:
+        rewards = {"normalize_rewards": True, "normalize_observations": spaces.vector_size > 0}
+        section = (ImpalaSettings(minibatch_steps=minibatch_steps, **rewards) if kind == "impala" else
+                   ImpactSettings(minibatch_steps=minibatch_steps, buffer_batches=1, uses_max=1, **rewards))
+        algorithm = AlgorithmSection(kind=kind, staleness_max=9, **{kind: section})
+        return make_learner(LearnerSpec(algorithm, spaces, default_network(spaces), seed=4), device="cpu")
+
+    alone, batches, expected = made(), list[Batch](), list[Update]()
+    for seed in range(3):
+        batches.append(cut(roll(alone.weights(), spaces, trajectories=4, seed=seed), [12, 7, 12, 2]))
+        expected.append(alone.update(batches[-1], progress=seed / 10))
+    assert kind == "impala" or minibatch_steps == 1000 or alone.steps_since_target < 33 * 3
+    threads, learners = Threads(2), [made(), made()]
+
+    def train(rank: int) -> list[Update]:
+        columns, found = np.array([[0, 2], [1, 3]][rank]), []
+        for seed, batch in enumerate(batches):
+            learners[rank].share = Share(threads.of(rank), columns, batch.lengths, device=learners[rank].device)
+            found.append(learners[rank].update(select_trajectories(batch, columns), progress=seed / 10))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(train, range(2)))
+    states = [one.get_state() for one in learners]
+    for name, array in states[0].arrays.items():
+        assert np.array_equal(array, states[1].arrays[name]), f"{name} differs between the two"
+        np.testing.assert_allclose(array, alone.get_state().arrays[name], rtol=1e-5, err_msg=name, atol=max(
+            1e-5 * np.abs(array).max(initial=0.0), 1e-3 * LEARNING_RATE))
+    assert states[0].values == pytest.approx(alone.get_state().values)
+    for made_here in found:
+        for one, other in zip(made_here, expected, strict=True):
             assert vars(one.metrics) == pytest.approx(vars(other.metrics), rel=1e-4, abs=1e-6)
 
 

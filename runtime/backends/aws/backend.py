@@ -124,12 +124,12 @@ class AwsBackend:
             experiment, announce=self._announce, results=self._results, heartbeat=self.heartbeat, metrics=metrics,
             meter=meter, events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
         has_instances = experiment.learner.chosen.has_actors
-        learner_fleet, learner_store = ((actors.fleet, actors.event["store"]) if has_instances
+        learner_fleet, learner_store = ((actors.trainers, actors.event["store"]) if has_instances
                                         else self._reach_learner(run, self._results))
         return Supplies(
             actors.cache, actors.fleet, meter, keeping, actor_event=actors.event,
             facts={**actors.facts, **self._facts(concurrency)}, learner_fleet=learner_fleet,
-            learner_store=learner_store, instances=actors.fleet if has_instances else None,
+            learner_store=learner_store, instances=actors.trainers,
             prewarmed_actors=0 if has_instances else min(concurrency, experiment.scaler.smallest_round))
 
     def _reach_functions(self, run: RunContext, results: ResultsBucket) -> Actors:

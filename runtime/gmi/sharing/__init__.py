@@ -1,12 +1,12 @@
 """Experience sharing: how samples get from the instances that play to those that train.
 
-A `Dispenser` in each serving instance writes samples into memory that all instances map; the `Migrator` of the process
-that started them says which trainer gets which; a `Batcher` in each trainer copies them into batches. Samples never
-pass through a socket: messages of 28 bytes say where they lie. A message follows what it tells of, and the kernel
-orders the two on every processor.
+A serving instance writes each fragment into a chunk of memory that all instances map (`chunks.Dispenser`). The process
+of the loop says which chunk that is, and which trainer takes it (`migrator.Migrator`). The trainer reads it where it
+lies (`chunks.Batcher`). No sample passes through a socket, and a chunk is written anew only after its fragment was
+trained on, so a trainer that dies loses none.
 
-Paper: GMI-DRL, section 4.2, figure 5.
-Departure: The compressor is no service of its own. A dispenser writes samples where they are to lie in their chunk, so
-that nothing is left to be joined. Chunks are routed as ranges of an agent's samples, all fields together: routed
-channel by channel, fields of one sample can end in different trainers.
+Paper: GMI-DRL, section 4.2, figure 5: one channel for each field of a sample.
+Departure: The compressor is no service of its own. A fragment's steps are joined where they are played, and a chunk is a
+fragment. A chunk is routed as the range of an agent's steps that it is, all fields together: routed channel by channel,
+fields of one sample can end in different trainers. What is to be taken is told in the events that ask for an update.
 """

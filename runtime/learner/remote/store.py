@@ -136,6 +136,11 @@ def state_name(token: str, policy_version: int) -> str:
     return f"{token}-state-{policy_version}"
 
 
+def weights_name(token: str, policy_version: int) -> str:
+    """Names the policy of a version, for those that play it."""
+    return f"{token}-weights-{policy_version}"
+
+
 def result_name(token: str, policy_version: int) -> str:
     """Names the result of the update that makes this version."""
     return f"{token}-result-{policy_version}"

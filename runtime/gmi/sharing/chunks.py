@@ -1,0 +1,81 @@
+"""Chunks of experience in shared memory: a dispenser writes them, field by field, and a batcher reads them."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+
+import numpy as np
+
+from runtime.errors import RunError
+from runtime.gmi.sharing.plan import Plan, row_count
+
+
+class SharingError(RunError):
+    """Instances cannot share experience: what is written, or what lies there, is not what the plan says."""
+
+
+class Dispenser:
+    """A serving instance's end of the memory."""
+
+    def __init__(self, descriptor: int, plan: Plan) -> None:
+        """Maps the memory.
+
+        Args:
+            descriptor: Of the memory, which stays open.
+            plan: The same in all instances.
+
+        Raises:
+            OSError: It cannot be mapped.
+            ValueError: It is smaller than the plan says.
+        """
+        self._plan, self._channels = plan, plan.channels(mmap.mmap(descriptor, plan.size))
+
+    def write(self, chunk: int, fields: Mapping[str, np.ndarray]) -> None:
+        """Writes a chunk, each field into its channel.
+
+        Args:
+            chunk: Where.
+            fields: All of the plan, of fields with ``rows_max`` ``[rows, …]``; others are left out.
+
+        Raises:
+            SharingError: A field is missing, or is not what the plan says.
+        """
+        for name, field in self._plan.fields.items():
+            value = fields.get(name)
+            has_rows, rows_max = field.rows_max is not None, field.rows_max or 0
+            if (value is None or value.dtype != np.dtype(field.dtype) or value.ndim != len(field.shape) + has_rows
+                    or value.shape[has_rows:] != field.shape or has_rows and len(value) > rows_max):
+                raise SharingError(
+                    f"{name}: {'nothing' if value is None else f'{value.dtype}{list(value.shape)}'}; the plan says "
+                    f"{field.dtype}{[*[f'0 to {rows_max}'] * has_rows, *field.shape]}")
+            if has_rows:
+                self._channels[name][chunk, :len(value)] = value
+                self._channels[row_count(name)][chunk] = len(value)
+            else:
+                self._channels[name][chunk] = value
+
+
+class Batcher:
+    """A trainer's end of the memory."""
+
+    def __init__(self, descriptor: int, plan: Plan) -> None:
+        """Maps the memory, to be read; see `Dispenser`."""
+        self._plan, self._channels = plan, plan.channels(mmap.mmap(descriptor, plan.size, access=mmap.ACCESS_READ))
+
+    def take(self, chunk: int) -> dict[str, np.ndarray]:
+        """Returns the fields of a chunk as views of the memory, which stay as they are until it is written anew.
+
+        Raises:
+            SharingError: It has more rows than a chunk can have.
+        """
+        found = {}
+        for name, field in self._plan.fields.items():
+            value = self._channels[name][chunk]
+            if field.rows_max is not None:
+                rows = int(self._channels[row_count(name)][chunk])
+                if not 0 <= rows <= field.rows_max:
+                    raise SharingError(f"{name}: {rows} rows; the plan says 0 to {field.rows_max}")
+                value = value[:rows]
+            found[name] = value
+        return found

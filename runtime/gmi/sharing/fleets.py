@@ -1,0 +1,94 @@
+"""The two fleets of ``layout: asynchronous``: instances that play, and instances that train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from lambda_actor.cache import LATE
+from runtime.gmi.devices import Place
+from runtime.gmi.fleet import InstancesFleet
+from runtime.gmi.sharing.migrator import Migrator, routes
+from runtime.learner.remote.store import Store, StoreError, weights_name
+from runtime.ports.fleet import Fleet, Invocation, Outcome
+
+
+class ServingFleet(InstancesFleet):
+    """The instances that play: each writes its fragments into chunks, and reports their episodes."""
+
+    def __init__(self, fleet: Fleet, places: Sequence[Place], *, migrator: Migrator, store: Store, token: str,
+                 bytes_max: int) -> None:
+        """Carries messages for a local fleet, which it closes with itself.
+
+        Args:
+            fleet: One process for each instance.
+            places: Of the instances.
+            migrator: Says which chunk a fragment is written into.
+            store: Where instances find weights.
+            token: What their names begin with.
+            bytes_max: Largest message that an instance may bring.
+        """
+        super().__init__(fleet, places, reduction="", bytes_max=bytes_max)
+        self._migrator, self._store, self._token = migrator, store, token
+        self.memory = migrator.memory
+
+    def publish_weights(self, policy_version: int, weights: bytes) -> None:
+        """Puts a policy version where the instances find it."""
+        self._store.put(weights_name(self._token, policy_version), weights)
+
+    def forget_weights(self, policy_version: int) -> None:
+        """Drops a version with which no actor will start any more."""
+        # The whole store goes with the run.
+        with suppress(StoreError):
+            self._store.delete([weights_name(self._token, policy_version)])
+
+    def take(self, invocation_id: str) -> bytes | None:
+        """Closes the door of one invocation, for good; returns what it told of its trajectory, if that has come."""
+        found = super().take(invocation_id)
+        if found is not None:
+            self._migrator.give(invocation_id)
+        return found
+
+    def _loaded(self, invocation: Invocation) -> Invocation:
+        chunk = self._migrator.place(invocation.invocation_id)
+        return super()._loaded(replace(invocation, event={**invocation.event, "chunk": chunk}))
+
+    def _passed(self, outcome: Outcome) -> Outcome:
+        passed = super()._passed(outcome)
+        self._played.pop(outcome.invocation_id, None)
+        if passed.status != "ok" or passed.response is None or passed.response["status"] == LATE:
+            self._migrator.release(outcome.invocation_id)
+        return passed
+
+
+class TrainingFleet(InstancesFleet):
+    """The instances that train: each reads, from its chunks, what the migrator routes to it."""
+
+    def __init__(self, fleet: Fleet, places: Sequence[Place], serving: ServingFleet, migrator: Migrator, *,
+                 reduction: str) -> None:
+        """Carries messages for a local fleet, which it closes with itself.
+
+        Args:
+            fleet: One process for each instance.
+            places: Of the instances.
+            serving: Those that play.
+            migrator: Knows where their fragments are.
+            reduction: As ``learner.gmi.reduction``.
+        """
+        super().__init__(fleet, places, reduction=reduction, bytes_max=0)
+        self._serving, self._migrator, self.memory = serving, migrator, migrator.memory
+
+    def shares(self, slots: Sequence[int], steps: Sequence[int]) -> dict[int, list[int]]:
+        """Returns which trajectories of a batch each instance trains on; see `routes`."""
+        playing = [self._serving.places[self._serving.instance_of(slot)].device for slot in slots]
+        return routes(steps, playing, [place.device for place in self.places])
+
+    def event_of(self, invocation_id: str) -> Mapping[str, Any]:
+        """Returns where an instance finds a trajectory."""
+        return {"invocation_id": invocation_id, "chunk": self._migrator.chunk_of(invocation_id)}
+
+    def forget(self) -> None:
+        """Frees the chunks of what has been trained on."""
+        self._migrator.release_given()
