@@ -102,22 +102,24 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
     assert (out / "policy.safetensors").read_bytes() == (undisturbed / "policy.safetensors").read_bytes()
 
 
-SHARING = overrides(learner__gmi__layout="asynchronous", learner__gmi__instances=8, learner__gmi__reduction="mpr",
-                    learner__kind="gmi", scaler__actors_fixed=6, algorithm__kind="impact", algorithm__impact__minibatch_steps=128)
+OFF_POLICY = overrides(scaler__actors_fixed=6, algorithm__kind="impact", algorithm__impact__minibatch_steps=128)
+SHARING = (*OFF_POLICY, *overrides(learner__kind="gmi", learner__gmi__layout="asynchronous",
+                                   learner__gmi__instances=8, learner__gmi__reduction="mpr"))
+IN_TURNS = overrides(algorithm__rounds="synchronous")
 
 
 @pytest.fixture(scope="module")
 def shared(file: Path) -> Path:
     """The directory of a run whose six serving instances share what they play with two trainers, in turns."""
     out = file.parent / "shared"
-    finished = train(file, out, *SHARING, "--set", "algorithm.rounds=synchronous")
+    finished = train(file, out, *SHARING, *IN_TURNS)
     assert finished.returncode == 0, finished.stderr + finished.stdout
     return out
 
 
 def test_trainers_train_on_what_others_play_as_one_process_does(file: Path, shared: Path) -> None:
     alone = file.parent / "alone_off_policy"
-    finished = train(file, alone, *SHARING, *overrides(learner__kind="instance", algorithm__rounds="synchronous"))
+    finished = train(file, alone, *OFF_POLICY, *IN_TURNS)
     assert finished.returncode == 0, finished.stderr
     for found, expected in zip(rounds(shared), rounds(alone), strict=True):
         assert found["instances"] == 2
@@ -130,7 +132,7 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
     file: Path, shared: Path, tmp_path: Path
 ) -> None:
     out, drawn = tmp_path / "run", random.Random(1)
-    arguments = (*SHARING, "--set", "algorithm.rounds=synchronous")
+    arguments = (*SHARING, *IN_TURNS)
     process = start(file, out, *arguments)
     for round_index in range(1, 5):
         wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
