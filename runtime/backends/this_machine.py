@@ -191,13 +191,14 @@ def _open_instances(run: RunContext) -> Actors:
                               f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
                               f"{' | '.join(allowed)}")
     store, play = open_store(run), settings.instances_at_once
+    serving: InstancesFleet
     trainers: InstancesFleet
     if settings.trainers:
         migrator = _open_memory(run)
         serving = ServingFleet(
             _open_processes_of(run, play, together, migrator.descriptor), here[:play], migrator=migrator,
             store=FolderStore(Path(store)), token=run.run_id, bytes_max=EPISODE_BYTES_MAX + 2**20)
-        trainers = TrainingFleet(_open_processes_of(run, settings.trainers, 1, migrator.descriptor), here[play:],
+        trainers = TrainingFleet(_open_processes_of(run, settings.trainers, 1, migrator.descriptor), training,
                                  serving, migrator, reduction=reduction)
         what = f"{play} that play and {settings.trainers} that train; those that play"
     else:

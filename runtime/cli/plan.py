@@ -131,6 +131,9 @@ def _measure(options: argparse.Namespace) -> int:
         raise RunError(f"{', '.join(given)} with --measure: predictions alone have that; allowed: --set | --write")
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     say_unused(base)
+    settings: Any = base.learner.chosen
+    if settings.layout != "holistic":
+        raise ExperimentError(f"learner.gmi.layout = {settings.layout} cannot be measured; allowed: holistic")
     _, experiment = preflight(base.resolved())
     actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")

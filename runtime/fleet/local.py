@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection as connections
-from pathlib import Path
 from typing import Any
 
 from runtime.cost.model import vcpu_share

@@ -61,11 +61,14 @@ class GmiSettings(UpdaterSettings):
         if experiment.fleet.kind not in ("auto", "local"):
             yield f"fleet.kind = {experiment.fleet.kind}: instances play themselves ({kind}); allowed: auto | local"
         is_holistic = self.layout == "holistic"
-        if algorithm.chosen.is_off_policy is is_holistic:
-            other = "asynchronous" if is_holistic else "holistic"
-            yield (f"algorithm.kind = {algorithm.kind}: learner.gmi.layout = {self.layout} is for "
-                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy is not is_holistic)
-                   + f"; allowed: learner.gmi.layout = {other}, or learner.kind = instance")
+        if is_holistic and algorithm.is_asynchronous:
+            yield ("algorithm.rounds = asynchronous: with learner.gmi.layout = holistic, instances play and train in "
+                   "turns; allowed: synchronous, or learner.gmi.layout = asynchronous, or learner.kind = instance")
+        if not is_holistic and not algorithm.chosen.is_off_policy:
+            yield (f"algorithm.kind = {algorithm.kind}: with learner.gmi.layout = asynchronous, instances train on what "
+                   "older versions played; allowed: "
+                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
+                   + ", or learner.gmi.layout = holistic")
         if self.instances == "auto":
             return
         most = experiment.scaler.most_actors

@@ -33,7 +33,7 @@ def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = F
     told = ""
     if before is not None:
         found = before.learner.chosen if before.learner.kind == experiment.learner.kind else None
-    elif "instances" in open_keys:
+    elif "instances" in open_keys and gmi.layout == "holistic":
         found, told = kept_layout(key_here(experiment))
         if found is not None and not _is_possible(found, experiment):
             found, told = None, "the layout that was found before is ignored: it is not possible here"

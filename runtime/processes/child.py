@@ -52,9 +52,9 @@ class Child:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *arguments], pass_fds=(theirs.fileno(), *descriptors),
-                stdin=stdin, stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, **(variables or {}), "PYTHONPATH": path})
+                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+                pass_fds=(theirs.fileno(), *descriptors), stdin=stdin, stdout=output, stderr=output,
+                start_new_session=True, env={**os.environ, **(variables or {}), "PYTHONPATH": path})
             self.connection = Connection(ours.detach())
         self.process_id, self.stdin = self._popen.pid, self._popen.stdin
 

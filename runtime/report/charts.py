@@ -28,6 +28,7 @@ _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
               "boosting_score": ("Boosting score", "S"),
               "gradient_staleness_mean": ("Staleness of gradients", "aggregations, mean"),
+              "instance_steps_s": ("Throughput of each instance that trains", "steps a second"),
               "reduce_s": ("Sums of gradients by instances", "s, mean over the instances"),
               "reduce_wait_s": ("Of these sums, waiting for other instances", "s, mean over the instances")}
 
@@ -148,6 +149,12 @@ def _band(curves: Sequence[Curve]) -> dict[str, Any]:
             "low": [one["interval_low"] for one in estimates], "high": [one["interval_high"] for one in estimates]}
 
 
+def _throughput(row: Row) -> float | None:
+    """Steps that each instance trained on in a second of a round; None if there are no instances."""
+    instances, steps, seconds = row["instances"], row["env_steps"], row["round_s"]
+    return steps / instances / seconds if instances and steps and seconds else None
+
+
 def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     """Actors, signals and score by round; of several seeds, their mean over those that got to the round."""
     charts = []
@@ -156,7 +163,7 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
         for place, group in enumerate(groups):
             found: dict[Number, list[Number]] = {}
             for row in (row for run in group.runs for row in run.rows):
-                if (value := row[key]) is not None:
+                if (value := _throughput(row) if key == "instance_steps_s" else row[key]) is not None:
                     found.setdefault(row["round_index"] or 0, []).append(value)
             rounds = sorted(found)
             name = group.name if len(group.runs) == 1 else f"{group.name}, mean of seeds"

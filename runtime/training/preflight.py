@@ -105,7 +105,8 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
     _check_function(fitted)
     if fitted.learner.chosen.has_actors:
         # Their trajectories travel nowhere. What an instance loses is played again, unless others have it.
-        if not environment.is_deterministic and not fitted.learner.gmi.trainers:
+        settings: Any = fitted.learner.chosen
+        if not environment.is_deterministic and not settings.trainers:
             why = environment.remark or environment.problem
             raise ExperimentError(
                 f"learner.kind = {fitted.learner.kind}: an instance that replaces another one plays its episodes "

@@ -638,6 +638,9 @@ def identified(path: str = "seed", **leaf: Any) -> Experiment:
 
 def others(path: str, default: Any) -> Iterator[Any]:
     """Values that this field may have, instead of its default."""
+    if path == "learner.kind":
+        # The one that a run may be continued with.
+        yield "function"
     for kind, _ in kinds_of(path):
         if get_origin(kind) is Literal:
             yield from reversed(get_args(kind))

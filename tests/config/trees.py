@@ -15,6 +15,7 @@ _PARTS: dict[str, dict[str, Any]] = {
     "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
     "learner.stellaris": {"learner.kind": "stellaris", "algorithm.kind": "ppo"},
     "learner.gmi": {"learner.kind": "gmi", "algorithm.kind": "ppo", "scaler.kind": "fixed"},
+    "learner.gmi.layout": {"algorithm.kind": "impact", "algorithm.rounds": "synchronous"},
     "learner.stellaris.durations": {"learner.stellaris.place": "virtual", "learner.stellaris.durations": "some.json"},
     "fleet.ray": {"fleet.kind": "ray"},
     "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},

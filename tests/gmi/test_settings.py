@@ -60,7 +60,12 @@ def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> No
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"scaler": {"kind": "nitro"}}, "scaler.kind = nitro: a layout of learner.kind = gmi .*; allowed: fixed"),
-    ({"algorithm": {"kind": "impala", "rounds": "synchronous"}}, "algorithm.kind = impala: .*; allowed: ppo"),
+    ({"algorithm": {"kind": "impala"}}, "algorithm.rounds = asynchronous: .*; allowed: synchronous, or"),
+    ({"learner": {"kind": "gmi", "gmi": {"layout": "asynchronous"}}}, r"algorithm.kind = ppo: .*; allowed: impact \|"),
+    ({"algorithm": {"kind": "impala"}, "learner": {"kind": "gmi", "gmi": {"layout": "asynchronous", "instances": 1}}},
+     r"learner.gmi.instances = 1: .* a round has 12; .*; allowed: auto \| 2 to 16"),
+    ({"algorithm": {"kind": "impala"}, "learner": {"kind": "gmi", "gmi": {"layout": "asynchronous", "instances": 17}}},
+     r"learner.gmi.instances = 17: .* a round has 12; .*; allowed: auto \| 2 to 16"),
     ({"fleet": {"kind": "lambda"}}, "fleet.kind = lambda: .*; allowed: auto | local"),
     ({"learner": {"kind": "gmi", "gmi": {"instances": 13}}},
      r"learner.gmi.instances = 13: .* a round has 12; allowed: auto \| 1 to 12"),

@@ -64,6 +64,14 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert "actor failed 1×" in page.text.replace("\n", " ")
 
 
+def test_instances_have_a_throughput_each(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", rounds=2)
+    rows = [row | {"instances": count} for row, count in zip(rows_of(run), (None, 4), strict=True)]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [series] = charts(page_of(run))["Throughput of each instance that trains"]
+    assert (series["x"], series["y"]) == ([2], [100 / 3.5 / 4])
+
+
 def test_modelled_is_kept_apart_from_measured_and_metered(tmp_path: Path) -> None:
     modelled, metered = a_run(tmp_path / "a"), a_run(tmp_path / "b", cost_basis="metered")
     for run, words in ((modelled, "modelled"), (metered, "metered")):
