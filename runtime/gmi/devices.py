@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +38,8 @@ _ANSWER_TIMEOUT_S = 60.0
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: GPU-[^)]+\)")
 _SLICE_LINE = re.compile(r"MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_FILES_EACH, _FILES_BESIDES = 2, 40
+"""Files that a process of a run has open for each instance, and besides: 21 of the trainer's are measured."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,23 @@ def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
 
 def _named(gpus: Sequence[Gpu]) -> str:
     return f"GPU {', '.join(str(gpu.index) for gpu in gpus)} ({gpus[0].name})"
+
+
+def check_open_files(instances: int) -> None:
+    """Checks that a process may have as many files open as a run with so many instances needs.
+
+    What lacks one later may wait for an instance that it cannot hear.
+
+    Raises:
+        ExperimentError: It may not.
+    """
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _FILES_EACH * instances + _FILES_BESIDES
+    if most != resource.RLIM_INFINITY and needed > most:
+        fitting = (most - _FILES_BESIDES) // _FILES_EACH
+        raise ExperimentError(
+            f"learner.gmi.instances = {instances}: a process of such a run has up to {needed} files open, and here it "
+            f"may have {most}; allowed: " + f"1 to {fitting}, or " * (fitting > 0) + f"ulimit -n {needed}")
 
 
 def choose_reduction(backend: Backend, wanted: str) -> str:

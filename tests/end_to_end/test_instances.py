@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -36,6 +37,8 @@ evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """
 INSTANCES = overrides(learner__kind="gmi", learner__gmi__instances=2, learner__gmi__reduction="mpr")
+FILES = 44
+"""That two instances may have open are enough, and one less is refused."""
 FIGURES = ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "episode_return_mean",
            "evaluation_return_mean", "episodes_finished", "env_steps_total", "episodes_spanning_versions")
 
@@ -63,8 +66,10 @@ def instances_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 def start(file: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    """With no more open files than are asked for at least."""
     return subprocess.Popen(
-        command("train", str(file), "--out", str(out), *INSTANCES, *arguments), cwd=ROOT,
+        ["sh", "-c", f'ulimit -n {FILES} && exec "$@"', "sh",
+         *command("train", str(file), "--out", str(out), *INSTANCES, *arguments)], cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -100,6 +105,16 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(undisturbed)
     assert (out / "policy.safetensors").read_bytes() == (undisturbed / "policy.safetensors").read_bytes()
+
+
+def test_too_low_a_limit_of_open_files_is_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES - 1, FILES - 1))
+    refused = train(file, tmp_path / "run", *INSTANCES)
+    assert refused.returncode == 2
+    assert "learner.gmi.instances = 2: " in refused.stderr
+    assert f"it may have {FILES - 1}; allowed: 1 to 1, or ulimit -n {FILES}\n" in refused.stderr
 
 
 def without_failures(out: Path) -> list[dict[str, Any]]:
