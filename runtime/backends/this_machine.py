@@ -183,8 +183,8 @@ def _open_instances(run: RunContext) -> Actors:
                               f"{len({one.device for one in here})} device(s) cannot sum like that; allowed: "
                               f"{' | '.join(allowed)}")
     fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=together,
-                       timeout_s=experiment.actor.timeout_s,
-                       memory_mib=experiment.actor.memory_mib,
+                       timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
+                       process_name="instance",
                        handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
     instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
     event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
@@ -232,7 +232,7 @@ def open_learners(
     function = run.experiment.learner.function
     return open_fleet(run, settings, concurrency=min(count, run.experiment.fleet.processes),
                       timeout_s=function.timeout_s, memory_mib=function.memory_mib, credentials=credentials or {},
-                      handler=LEARNER_HANDLER)
+                      handler=LEARNER_HANDLER, process_name="learner process")
 
 
 def _open_processes(run: RunContext, times: GradientTimes) -> Fleet:
