@@ -21,6 +21,7 @@ from tests.helpers import (
     overrides,
     results_only,
     rounds,
+    summary,
     train,
     wait_for,
 )
@@ -115,6 +116,16 @@ def test_too_low_a_limit_of_open_files_is_refused(
     assert refused.returncode == 2
     assert "learner.gmi.instances = 2: " in refused.stderr
     assert f"it may have {FILES - 1}; allowed: 1 to 1, or ulimit -n {FILES}\n" in refused.stderr
+
+
+def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path: Path) -> None:
+    refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
+    assert refused.returncode == 2
+    enough = float(refused.stderr.split("allowed: budget.usd from ")[1])
+    # What the machine costs while all is started comes on top.
+    finished = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1.25 * enough, stop__max_rounds=1))
+    assert finished.returncode == 0, finished.stderr
+    assert summary(tmp_path / "run")["stop_reason"] == "max_rounds"
 
 
 def without_failures(out: Path) -> list[dict[str, Any]]:
