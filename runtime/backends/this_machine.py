@@ -26,7 +26,7 @@ from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.costs import applicable
-from runtime.gmi.devices import BACKEND_NAMES, check_open_files, choose_backend, choose_reduction, look, places
+from runtime.gmi.devices import BACKEND_NAMES, check_room, choose_backend, choose_reduction, look, places
 from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
 from runtime.learner import LEARNER_HANDLER, device_of
@@ -167,7 +167,7 @@ def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner.chosen
-    check_open_files(settings.instances)
+    check_room(settings.instances)
     machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}

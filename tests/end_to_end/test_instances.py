@@ -118,6 +118,16 @@ def test_too_low_a_limit_of_open_files_is_refused(
     assert f"it may have {FILES - 1}; allowed: 1 to 1, or ulimit -n {FILES}\n" in refused.stderr
 
 
+def test_more_instances_than_memory_holds_are_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}.__getitem__)
+    refused = train(file, tmp_path / "run", *INSTANCES, *overrides(learner__gmi__instances=5))
+    assert refused.returncode == 2
+    assert "instances = 5: each takes 200 MiB at least, and this machine has 900 MiB; allowed: 1 to 4\n" in (
+        refused.stderr)
+
+
 def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path: Path) -> None:
     refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
     assert refused.returncode == 2
