@@ -67,9 +67,8 @@ def _plan(options: argparse.Namespace) -> int:
         raise RunError(f"{', '.join(given)} with --measure: predictions alone have that; allowed: --set | --write")
     if options.measure:
         return _measure(options)
-    for name, default in _OF_PREDICTIONS.items():
-        if getattr(options, name) is None:
-            setattr(options, name, default)
+    options = argparse.Namespace(**vars(options) | {
+        name: default for name, default in _OF_PREDICTIONS.items() if getattr(options, name) is None})
     base = load_trusted_experiment(options.experiment, options.set)
     say_unused(base)
     experiment = base.resolved()
