@@ -28,7 +28,7 @@ from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.costs import applicable
-from runtime.gmi.devices import BACKEND_NAMES, choose_backend, choose_reduction, look, places
+from runtime.gmi.devices import BACKEND_NAMES, check_room, choose_backend, choose_reduction, look, places
 from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
@@ -175,6 +175,7 @@ def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner.chosen
+    check_room(settings.instances)
     machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}
@@ -230,6 +231,7 @@ def _open_processes_of(run: RunContext, count: int, together: int, *descriptors:
     actor = run.experiment.actor
     return open_fleet(run, LocalSettings(), concurrency=count, together=together, timeout_s=actor.timeout_s,
                       memory_mib=actor.memory_mib, descriptors=descriptors,
+                      process_name="instance",
                       handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
 
 
@@ -272,7 +274,7 @@ def open_learners(
     function = run.experiment.learner.function
     return open_fleet(run, settings, concurrency=min(count, run.experiment.fleet.processes),
                       timeout_s=function.timeout_s, memory_mib=function.memory_mib, credentials=credentials or {},
-                      handler=LEARNER_HANDLER)
+                      handler=LEARNER_HANDLER, process_name="learner process")
 
 
 def _open_processes(run: RunContext, times: GradientTimes) -> Fleet:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from runtime.config.schema import Experiment
 
 _STEPS = 1_000_000
-_OF_PREDICTIONS = ("steps", "seeds", "seconds", "picture", "choose")
-"""Options that do not go together with --measure."""
+_OF_PREDICTIONS = {"steps": None, "seeds": 1, "seconds": 30, "picture": None, "choose": "knee"}
+"""Options that do not go together with --measure, and what they are if they are not given."""
 
 
 def add_command(commands: Any) -> None:
@@ -36,18 +38,18 @@ def add_command(commands: Any) -> None:
     add_experiment(plan)
     plan.add_argument("--steps", type=positive, metavar="N",
                       help=f"environment steps of a run (default: stop.max_steps, or {_STEPS:,})")
-    plan.add_argument("--seeds", type=seeds, default=1, metavar="N",
+    plan.add_argument("--seeds", type=seeds, metavar="N",
                       help="runs, one after the other on one deployment (default: 1)")
-    plan.add_argument("--seconds", type=positive, default=30, metavar="S",
+    plan.add_argument("--seconds", type=positive, metavar="S",
                       help="how long the work is sampled; every part at least once (default: 30)")
     plan.add_argument("--picture", type=Path, metavar="FILE.png", help="draw time against dollars (default: not)")
-    plan.add_argument("--choose", choices=("cheapest", "fastest", "knee"), default="knee",
+    plan.add_argument("--choose", choices=("cheapest", "fastest", "knee"),
                       help="which one is printed as --set lines, and written (default: knee)")
     plan.add_argument("--write", type=Path, metavar="FILE.yaml",
                       help="write the chosen one as an experiment file that extends this one (default: not)")
     plan.add_argument("--measure", action="store_true",
                       help="measure layouts of instances on this machine, and choose the fastest (default: predict)")
-    plan.set_defaults(command=_plan, defaults={name: plan.get_default(name) for name in _OF_PREDICTIONS})
+    plan.set_defaults(command=_plan)
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -60,8 +62,13 @@ def _plan(options: argparse.Namespace) -> int:
     from runtime.training.preflight import preflight, smallest_budget_usd
 
     _check_places(options)
+    given = [f"--{name}" for name in _OF_PREDICTIONS if getattr(options, name) is not None]
+    if options.measure and given:
+        raise RunError(f"{', '.join(given)} with --measure: predictions alone have that; allowed: --set | --write")
     if options.measure:
         return _measure(options)
+    options = argparse.Namespace(**vars(options) | {
+        name: default for name, default in _OF_PREDICTIONS.items() if getattr(options, name) is None})
     base = load_trusted_experiment(options.experiment, options.set)
     say_unused(base)
     experiment = base.resolved()
@@ -119,7 +126,7 @@ def _measure(options: argparse.Namespace) -> int:
     from runtime.backends.registry import make_backend
     from runtime.gmi.gmi_settings import INSTANCES_MAX
     from runtime.gmi.kept_results import keep
-    from runtime.gmi.search import search_layout
+    from runtime.gmi.search import Point, estimate, measure_again, search_layout
     from runtime.gmi.settling import key_here
     from runtime.planning.drawing import folded
     from runtime.planning.layouts import changes_of, layout_lines
@@ -127,8 +134,6 @@ def _measure(options: argparse.Namespace) -> int:
     from runtime.records.downloaded import load_trusted_experiment
     from runtime.training.preflight import preflight
 
-    if given := [f"--{name}" for name, default in options.defaults.items() if getattr(options, name) != default]:
-        raise RunError(f"{', '.join(given)} with --measure: predictions alone have that; allowed: --set | --write")
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     say_unused(base)
     settings: Any = base.learner.chosen
@@ -138,18 +143,27 @@ def _measure(options: argparse.Namespace) -> int:
     actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, make_backend=make_backend, tell=say)
-    alone = profile(0, 0)
-    found = search_layout(profile, actors=actors, fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX))
+    settings: Any = base.learner.chosen
+    named = {name: value for name in ("instances", "environments") if (value := getattr(settings, name)) != "auto"}
+    one = profile(0, 0)
+    found = search_layout(
+        profile, actors=actors, fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX), **named)
+    alone, *points = measure_again(
+        profile, [Point(0, 0, one, one.samples_per_s if one else 0.0), *found.points],
+        partial(estimate, actors=actors, fragment_steps=steps))
+    found = replace(found, points=tuple(points))
     for line in layout_lines(found, round_samples=actors * steps):
         say(line)
     if found.layout is None:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
     changes = changes_of(found.layout)
-    if alone is not None:
+    if alone.profile is not None:
         say(folded(f"one learner, without instances: {alone.samples_per_s:,.0f} samples/s"))
-    if alone is not None and found.best is not None and alone.samples_per_s >= found.best.samples_per_s:
+    if alone.profile is not None and found.best is not None and alone.samples_per_s >= found.best.samples_per_s:
         say("fastest here: one learner, so no layout is kept")
         changes = ["learner.kind=instance"]
+    elif named:
+        say(folded(f"no layout is kept: {', '.join(f'learner.gmi.{name}' for name in named)} decided on it"))
     elif problem := keep(key_here(experiment), found.layout):
         say(folded(problem))
     for change in changes:

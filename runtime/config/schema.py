@@ -49,7 +49,7 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
     "learner.volume_gib": (100, "a learner's volume has 100 GiB")}
 """Keys of earlier versions: the value that counts for all runs now, and what to say of it. Files that have it are
 read, those of runs too."""
-_KIND = "learner.kind"
+KIND = "learner.kind"
 _OWN = "or package.module:Settings of your own, docs/design/add-a-part.md"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -474,7 +474,7 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
                 *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)))
     found = {path: value for path, value in leaves(experiment.model_dump(mode="json")) if not is_below(path, left_out)}
     equal = equal_updaters()
-    return found | ({_KIND: " | ".join(kind for kind in equal if not is_import_path(kind))} if found[_KIND] in equal
+    return found | ({KIND: " | ".join(kind for kind in equal if not is_import_path(kind))} if found[KIND] in equal
                     else {})
 
 

@@ -382,7 +382,11 @@ class WallClockMeter(Meter):
         before_s = min(learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s)))
         model = self._model
         return (provisioned_usd, model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
-                model.attached_usd(learner_s) + model.cache_usd(cache_s) + model.kept_usd(learner_s))
+                model.attached_usd(learner_s) + model.cache_usd(cache_s) + self._kept_usd(learner_s))
+
+    def _kept_usd(self, seconds: float) -> float:
+        """What it costs to keep the run elsewhere, and to watch over it."""
+        return self._model.kept_usd(seconds)
 
     def _stands_s(self, seconds: float, from_s: float) -> float:
         """For how long of the next ``seconds`` that are billed something stands that is there from ``from_s`` on."""
@@ -440,3 +444,7 @@ class SessionMeter(WallClockMeter):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """As `WallClockMeter.set_state`, but takes the state of a modelled bill, too."""
         super().set_state({"billed_until_s": 0.0, **state})
+
+    def _kept_usd(self, seconds: float) -> float:
+        """Nothing: the run is kept in its directory."""
+        return 0.0

@@ -31,6 +31,7 @@ class FleetSetup:
         together: Invocations that a process of this machine serves at once, at most; with more than one, ``handler``
             takes several events and returns their answers, be it exceptions.
         descriptors: Open files that processes of this machine inherit, under the same numbers.
+        process_name: What a process of this machine is called where people are told of it.
     """
 
     concurrency: int
@@ -42,3 +43,4 @@ class FleetSetup:
     handler: str = ACTOR_HANDLER
     together: int = 1
     descriptors: tuple[int, ...] = ()
+    process_name: str = "actor process"

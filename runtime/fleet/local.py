@@ -157,6 +157,7 @@ class LocalFleet:
         self.concurrency, self._timeout_s, self._share = (
             setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
         self._setup, self._log_path, self._together = setup, setup.log_path, setup.together
+        self._name = setup.process_name
         self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
         self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
@@ -174,7 +175,7 @@ class LocalFleet:
                 self._processes.append(self._spawn())
         except OSError as error:
             self._end_all()
-            raise FleetError(f"an actor process cannot be started: {error}") from error
+            raise FleetError(f"no {self._name} can be started: {error}") from error
         self._dispatcher = threading.Thread(target=self._run_dispatcher, name="local-fleet", daemon=True)
         self._dispatcher.start()
 
@@ -309,7 +310,7 @@ class LocalFleet:
             is_junk = isinstance(error, ValueError)
             code = process.end(0.0 if is_junk else DEATH_PATIENCE_S)
             with self._lock:
-                self._replace(index, process, "crashed", f"{error}" if is_junk else _death(code))
+                self._replace(index, process, "crashed", f"{error}" if is_junk else _death(self._name, code))
             return
         with self._lock:
             for message in messages:
@@ -319,7 +320,7 @@ class LocalFleet:
         if "ready" in message:
             process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
         elif "failed" in message:
-            self._replace(index, process, "error", f"the actor process does not start: {message['failed']}")
+            self._replace(index, process, "error", f"the {self._name} does not start: {message['failed']}")
         elif process.invocations:
             self._report(Outcome(
                 process.invocations.popleft().invocation_id, "error" if message["error"] else "ok",
@@ -333,7 +334,7 @@ class LocalFleet:
 
     def _overdue(self, index: int, process: _Process) -> None:
         reason = (f"timed out after {self._limit_s(process) or self._timeout_s:g} s" if process.is_ready
-                  else f"the actor process was not ready after {_START_TIMEOUT_S} s")
+                  else f"the {self._name} was not ready after {_START_TIMEOUT_S} s")
         with self._lock:
             self._replace(index, process, "timeout", reason)
 
@@ -379,7 +380,7 @@ class LocalFleet:
         self._wake_write.send_bytes(b"\0")
 
 
-def _death(exit_code: int) -> str:
+def _death(name: str, exit_code: int) -> str:
     if exit_code >= 0:
-        return f"the actor process exited with code {exit_code}"
-    return f"the actor process was killed by {how_it_ended(exit_code)}"
+        return f"the {name} exited with code {exit_code}"
+    return f"the {name} was killed by {how_it_ended(exit_code)}"

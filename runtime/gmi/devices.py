@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +37,11 @@ _ANSWER_TIMEOUT_S = 60.0
 """Without persistence mode, a driver takes seconds to wake each GPU."""
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: GPU-[^)]+\)")
 _SLICE_LINE = re.compile(r"MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)")
+_MEMORY_MIB = 200
+"""That an instance takes at least, most of it for PyTorch: 206 are measured, of 32 on one machine."""
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+_FILES_EACH, _FILES_BESIDES = 2, 40
+"""Files that a process of a run has open for each instance, and besides: 21 of the trainer's are measured."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +267,28 @@ def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
 
 def _named(gpus: Sequence[Gpu]) -> str:
     return f"GPU {', '.join(str(gpu.index) for gpu in gpus)} ({gpus[0].name})"
+
+
+def check_room(instances: int) -> None:
+    """Checks that so many instances have room here: memory, and files that a process may have open.
+
+    Without it a run may be ended by the system, or wait for an instance that it cannot hear.
+
+    Raises:
+        ExperimentError: They have none.
+    """
+    key = f"learner.gmi.instances = {instances}"
+    memory_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+    if instances * _MEMORY_MIB > memory_mib:
+        raise ExperimentError(f"{key}: each takes {_MEMORY_MIB} MiB at least, and this machine has {memory_mib} MiB; "
+                              f"allowed: 1 to {memory_mib // _MEMORY_MIB}")
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _FILES_EACH * instances + _FILES_BESIDES
+    if most != resource.RLIM_INFINITY and needed > most:
+        fitting = (most - _FILES_BESIDES) // _FILES_EACH
+        raise ExperimentError(
+            f"{key}: a process of such a run has up to {needed} files open, and here it may have {most}; allowed: "
+            + f"1 to {fitting}, or " * (fitting > 0) + f"ulimit -n {needed}")
 
 
 def choose_reduction(backend: Backend, wanted: str) -> str:

@@ -73,7 +73,7 @@ class InstanceGroup:
         except BaseException as error:
             self.leave()
             if isinstance(error, OSError | RuntimeError):
-                raise RunError(f"member {rank} of {self.size} cannot join {name}: {error}") from error
+                raise RunError(f"member {rank} of {self.size} cannot join group {name}: {error}") from error
             raise
         self._mesh.messages = self._mesh.bytes_sent = self._mesh.bytes_received = 0
         self._mesh.waited_s = 0.0
@@ -108,7 +108,7 @@ class InstanceGroup:
             RunError: A member is gone, or does not take part in time.
         """
         if self._reduction is None:
-            raise RunError(f"{self._name} has ended")
+            raise RunError(f"group {self._name} has ended")
         started_s = time.monotonic()
         try:
             with torch.no_grad():
@@ -124,7 +124,7 @@ class InstanceGroup:
         except BaseException as error:
             self.leave()
             if isinstance(error, OSError | RuntimeError):
-                raise RunError(f"member {self.rank} of {self.size} lost contact to {self._name}: {error}") from error
+                raise RunError(f"member {self.rank} of {self.size} lost group {self._name}: {error}") from error
             raise
         self.reduce_s += time.monotonic() - started_s
 

@@ -75,7 +75,7 @@ class Mesh:
                 call_off(store, name)
             self.close()
             if isinstance(error, OSError | RuntimeError):
-                raise RunError(f"member {rank} of {size} cannot join {name}: {error}") from error
+                raise RunError(f"member {rank} of {size} cannot join group {name}: {error}") from error
             raise
         finally:
             if directory:
@@ -195,9 +195,9 @@ class Mesh:
 
     def _check(self, deadline_s: float) -> None:
         if self._store.check([_CALLED_OFF]):
-            raise RunError(f"{self._name} was called off")
+            raise RunError(f"group {self._name} was called off")
         if time.monotonic() > deadline_s:
-            raise RunError(f"not all members of {self._name} came within {self._timeout_s:g} s")
+            raise RunError(f"not all members of group {self._name} came within {self._timeout_s:g} s")
 
     def _transfer(self, outgoing: _Rest, incoming: _Rest) -> None:
         with self._naming_the_dead():
@@ -215,7 +215,7 @@ class Mesh:
         except OSError as error:
             # Whoever left may have left because of a death, which is about to be seen.
             self.watch(PATIENCE_S)
-            raise RunError(f"a member of {self._name} has left: {error}") from error
+            raise RunError(f"a member of group {self._name} has left: {error}") from error
 
     def _wait(self, senders: Set[int], receivers: Set[int]) -> None:
         needed = senders | receivers
@@ -229,14 +229,14 @@ class Mesh:
             self._poll.register(self._sockets[rank], 0)
         if not found:
             raise RunError(f"no answer for {self._timeout_s:g} s from member {', '.join(map(str, sorted(needed)))} "
-                           f"of {self._name}")
+                           f"of group {self._name}")
         self._hear(found, needed)
 
     def _hear(self, found: list[tuple[int, int]], needed: Set[int] = frozenset()) -> None:
         ended = {descriptor for descriptor, events in found if events & _HANG_UP}
         ranks = [rank for rank, connection in self._sockets.items() if connection.fileno() in ended] if ended else []
         if lost := [str(rank) for rank in ranks if not self._store.check([f"left/{rank}"])]:
-            raise RunError(f"{self._name} lost member {', '.join(lost)} of {self.size}")
+            raise RunError(f"group {self._name} lost member {', '.join(lost)} of {self.size}")
         for rank in ranks:
             if rank not in needed:
                 self._poll.unregister(self._sockets[rank])

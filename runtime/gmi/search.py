@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 SATURATION = 0.1
 """α: a point is saturated if throughput has grown by less than this part of what memory has, both in proportion."""
@@ -23,6 +24,8 @@ SATURATED_POINTS = 2
 """Saturated points in a row that end a row."""
 ENVIRONMENTS_MAX = 1024
 """The most environments that an instance is asked to play at once."""
+CLOSE, CLOSEST = 0.8, 3
+"""What is measured again: points that are at least so fast against the fastest, and the most of them."""
 _HEADROOM = 1.1
 """By how much an instance among others may seem faster than alone, because measurements differ."""
 
@@ -121,7 +124,10 @@ Row = tuple[int, Sequence[int]]
 """A number of instances, and the numbers of environments that are tried with it, each larger than the one before."""
 
 
-def search_layout(profile: Profiler, *, actors: int, fragment_steps: int, instances_max: int) -> Found:
+def search_layout(
+    profile: Profiler, *, actors: int, fragment_steps: int, instances_max: int, instances: int | None = None,
+    environments: int | None = None,
+) -> Found:
     """Searches for the layout with the most samples a second.
 
     Args:
@@ -129,13 +135,43 @@ def search_layout(profile: Profiler, *, actors: int, fragment_steps: int, instan
         actors: Fragments of a round.
         fragment_steps: Steps of each of them.
         instances_max: The most instances that make sense, such as the cores.
+        instances: The only number of them that is asked for; None for all that make sense.
+        environments: The same of environments.
     """
-    def estimate(instances: int, measured: Profile) -> float:
-        # top · n / (1 + COM / (BW · T)), if every instance has the same share, which takes it T.
-        share_s = math.ceil(actors / instances) * fragment_steps / measured.samples_per_s
-        return actors * fragment_steps / (measured.round_s or share_s + measured.reduction_s)
+    return search(profile, layouts(actors, instances_max, instances, environments),
+                  partial(estimate, actors=actors, fragment_steps=fragment_steps))
 
-    return search(profile, layouts(actors, instances_max), estimate)
+
+def estimate(instances: int, measured: Profile, *, actors: int, fragment_steps: int) -> float:
+    """Returns samples a second of a whole machine: top · n / (1 + COM / (BW · T)), if all have the same share."""
+    share_s = math.ceil(actors / max(1, instances)) * fragment_steps / measured.samples_per_s
+    return actors * fragment_steps / (measured.round_s or share_s + measured.reduction_s)
+
+
+def measure_again(
+    profile: Profiler, points: Sequence[Point], estimate: Callable[[int, Profile], float]
+) -> tuple[Point, ...]:
+    """Measures the fastest points twice more, in turns; of each one's three measurements the middle one counts.
+
+    Args:
+        profile: Measures a point.
+        points: As they were measured once, which may be noise.
+        estimate: As of `search`.
+
+    Returns:
+        All points, in their order.
+    """
+    def speed(point: Point, measured: Profile | None) -> float:
+        return estimate(point.instances, measured) if measured else 0.0
+
+    ranked = sorted((point for point in points if point.profile), key=_score, reverse=True)
+    close = [point for point in ranked[:CLOSEST] if point.samples_per_s >= CLOSE * ranked[0].samples_per_s]
+    measured = {point: [point.profile] for point in close}
+    for point in 2 * close if len(close) > 1 else []:
+        measured[point].append(profile(point.instances, point.environments))
+    middle = {point: sorted(found, key=partial(speed, point))[len(found) // 2] for point, found in measured.items()}
+    return tuple(replace(point, profile=middle[point], samples_per_s=speed(point, middle[point]))
+                 if point in middle else point for point in points)
 
 
 def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Profile], float]) -> Found:
@@ -172,17 +208,19 @@ def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Prof
     return Found(tuple(points), tuple(cut_short), tuple(left_out))
 
 
-def layouts(actors: int, instances_max: int) -> list[Row]:
+def layouts(
+    actors: int, instances_max: int, instances: int | None = None, environments: int | None = None
+) -> list[Row]:
     """Returns what makes sense for a round of so many fragments: one instance first, then the most, and down to two.
 
     Of numbers of instances with which the largest share is the same, only the smallest is there. An instance never
-    plays more environments at once than its share has fragments.
+    plays more environments at once than its share has fragments. What is given is the only number of its kind.
     """
     most = min(actors, instances_max)
     shares = sorted({math.ceil(actors / instances) for instances in range(1, most + 1)})
     counts = [math.ceil(actors / share) for share in shares]
-    return [(instances, _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / instances))))
-            for instances in [1, *counts[:-1]]]
+    return [(number, [environments] if environments else _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / number))))
+            for number in ([instances] if instances else [1, *counts[:-1]])]
 
 
 def _score(point: Point) -> float:

@@ -90,6 +90,7 @@ class InstancesUpdater(RemoteUpdater):
         self._pending: _Pending | None = None
         # Whom the processes have met last, and what that group is called.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
+        self._seen: dict[int, int] = {}
         # Bound here, so that it is reached from this machine only.
         listener = socket.create_server((HOST, 0))
         self._port = listener.getsockname()[1]
@@ -168,6 +169,10 @@ class InstancesUpdater(RemoteUpdater):
         self._pending, batch, token, version = pending, pending.batch, self._token, self.policy_version
         fleet = self._instances
         met = [(one, fleet.processes.get(one)) for one in pending.shares]
+        for one, process in met:
+            if process is not None and self._seen.setdefault(one, process) != process:
+                self._seen[one] = process
+                self._remote.events.append("instance_replaced", instance=one)
         if met != self._met:
             self._generation, self._met = self._generation + 1, met
         devices = [fleet.places[one].device for one in pending.shares]
@@ -184,7 +189,9 @@ class InstancesUpdater(RemoteUpdater):
                 "slots": [fleet.event_of(batch.invocation_ids[column]) for column in columns],
                 "columns": columns, "lengths": batch.lengths.tolist(),
                 "group": {"rank": rank, "devices": devices, "name": f"{self._generation}", "port": self._port,
-                          "reduction": reduction, "timeout_s": self._remote.timeout_s}},
+                          "reduction": reduction,
+                          # So that one that hangs is replaced while there is time to ask again.
+                          "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1)}},
                 limit_s=self._remote.timeout_s))
         pending.awaited = {one.invocation_id for one in invocations}
         self._remote.fleet.start(invocations)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -63,14 +64,18 @@ class EvaluationProcess:
 
     def begin(self, weights: bytes, round_index: int) -> None:
         """Begins to evaluate a policy; only one evaluation is under way at a time."""
+        self._asked, self._is_repeated = (weights, round_index), False
+        self._start()
+
+    def _start(self) -> None:
         # Here and not in the thread: the kernel ends the process when the thread that started it does.
         if self._process is None:
             self._process = Child("runtime.training.evaluation_process", self._settings,
                                   variables=ACTOR_VARIABLES)
-        self._answer = self._thread.submit(self._ask, self._process.connection, weights, round_index)
+        self._answer = self._thread.submit(self._ask, self._process.connection, *self._asked)
 
     def result(self, timeout_s: float) -> Evaluation:
-        """Waits for the evaluation that is under way.
+        """Waits for the evaluation that is under way. If its process is killed, another one does it, once.
 
         Raises:
             BudgetError: It takes longer than ``timeout_s``.
@@ -78,15 +83,20 @@ class EvaluationProcess:
         """
         assert self._answer is not None
         assert self._process is not None
+        deadline_s = time.monotonic() + timeout_s
         try:
             found = self._answer.result(timeout_s)
         except TimeoutError:
             raise BudgetError(f"the evaluation took longer than the {timeout_s:.1f} s that were left of "
                               "learner.update_timeout_s; raise that") from None
         except (EOFError, OSError):
+            code, self._process = self._process.end(DEATH_PATIENCE_S), None
+            if code == -signal.SIGKILL and not self._is_repeated:
+                self._is_repeated = True
+                self._start()
+                return self.result(deadline_s - time.monotonic())
             raise UnusableEnvironmentError(
-                "the process that evaluates the policy ended "
-                f"({how_it_ended(self._process.end(DEATH_PATIENCE_S))})") from None
+                f"the process that evaluates the policy ended ({how_it_ended(code)})") from None
         except ValueError as error:
             raise UnusableEnvironmentError(f"while the policy was evaluated, {error}") from None
         if "error" in found:

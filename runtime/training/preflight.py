@@ -9,7 +9,7 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter
+from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make_times, tabled
@@ -55,8 +55,13 @@ def preflight(
     experiment.scaler.chosen.make()
     environment = environment or try_experiment(experiment)
     fitted = fit(experiment, environment)
-    needed_usd, limits = _smallest_round(
-        fitted, make_cost_model(fitted, environment.spaces, prices), is_modelled=is_modelled)
+    has_actors = fitted.learner.chosen.has_actors
+    waves = fitted.scaler.waves(fitted.learner.chosen.instances_at_once or 1) if has_actors else 1
+    model = make_cost_model(fitted, environment.spaces, prices, waves=waves)
+    needed_usd, limits = _smallest_round(fitted, model, is_modelled=is_modelled and not has_actors)
+    if has_actors:
+        # Billed by the clock, wherever they are.
+        needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(BETWEEN_ROUNDS_S)
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "

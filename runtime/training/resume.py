@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.config.loading import load_experiment
-from runtime.config.schema import CHANGEABLE, Experiment, changes, equal_updaters, unchangeable
+from runtime.config.schema import CHANGEABLE, KIND, Experiment, changes, equal_updaters, unchangeable
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.ports.money import CostMeter
 from runtime.ports.run import EventSink
@@ -44,7 +44,10 @@ def check_same_experiment(experiment: Experiment, stored: Experiment, directory:
     Raises:
         RunDirectoryError: It is of another one.
     """
-    changed = changes(unchangeable(experiment), unchangeable(stored.resolved()), "in the run")
+    now, before = unchangeable(experiment), unchangeable(stored.resolved())
+    if now[KIND] != before[KIND]:
+        now[KIND], before[KIND] = experiment.learner.kind, stored.learner.kind
+    changed = changes(now, before, "in the run")
     if changed:
         raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
                                 f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.cost.budget import UNITS_PER_USD, Budget
-from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, WallClockMeter, steady_clock
+from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, SessionMeter, WallClockMeter, steady_clock
 from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, cluster_cost_model, vcpu_share
 from runtime.cost.prices import PRICES
 from runtime.errors import BudgetError, ExperimentError
@@ -807,6 +807,16 @@ def test_what_stood_before_a_learners_own_start_is_billed_as_the_dearest_type():
     clock.now_s += 50.0
     assert meter.catch_up() == pytest.approx(
         cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.kept_usd(50.0))
+
+
+def test_a_session_here_pays_for_the_machine_alone_and_not_for_keeping_the_run_elsewhere():
+    cost, clock = model(), WallClock()
+    meter = SessionMeter(cost, Budget(1000.0), billed_since_s=clock.now_s, now=clock)
+    assert meter.open_standing()
+    clock.now_s += 50.0
+    bill = meter.close_round(actors_started=0, seconds=50.0)
+    assert (bill.learner_cost_usd, bill.infrastructure_cost_usd) == (pytest.approx(0.5), pytest.approx(
+        50 / 3600 * 361.0))
 
 
 def test_nothing_is_billed_before_it_was_there():

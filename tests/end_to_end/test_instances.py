@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.helpers import (
     overrides,
     results_only,
     rounds,
+    summary,
     train,
     wait_for,
 )
@@ -36,6 +38,8 @@ evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """
 INSTANCES = overrides(learner__kind="gmi", learner__gmi__instances=2, learner__gmi__reduction="mpr")
+FILES = {2: 44, 8: 56}
+"""That two instances may have open are enough, and one less is refused."""
 FIGURES = ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "episode_return_mean",
            "evaluation_return_mean", "episodes_finished", "env_steps_total", "episodes_spanning_versions")
 
@@ -62,9 +66,11 @@ def instances_of(process: subprocess.Popen[str]) -> list[int]:
             if b"runtime.gmi.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def start(file: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
+    """With no more open files than are asked for at least."""
     return subprocess.Popen(
-        command("train", str(file), "--out", str(out), *arguments), cwd=ROOT,
+        ["sh", "-c", f'ulimit -n {FILES[instances]} && exec "$@"', "sh",
+         *command("train", str(file), "--out", str(out), *arguments)], cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -84,7 +90,7 @@ def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> N
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
     """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
     out, drawn = tmp_path / "run", random.Random(0)
-    process = start(file, out, *INSTANCES)
+    process = start(file, out, 2, *INSTANCES)
     wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
     if len(os.sched_getaffinity(0)) > 1:
         mine = [os.sched_getaffinity(one) for one in instances_of(process)]
@@ -95,7 +101,7 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
         os.kill(drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL)
     process.communicate()
     wait_for(lambda: not any(map(is_alive, below)), "the instances to end with the trainer")
-    assert {"update_failed", "actor_replaced"} & {event["event"] for event in events(out)}
+    assert "instance_replaced" in {event["event"] for event in events(out)}
     resumed = train(file, out, *INSTANCES, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(undisturbed)
@@ -133,7 +139,7 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
 ) -> None:
     out, drawn = tmp_path / "run", random.Random(1)
     arguments = (*SHARING, *IN_TURNS)
-    process = start(file, out, *arguments)
+    process = start(file, out, 8, *arguments)
     for round_index in range(1, 5):
         wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
         below = descendants(process.pid)
@@ -149,7 +155,7 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
 def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     """In asynchronous rounds; whoever is killed, each step is counted once."""
     out = tmp_path / "run"
-    process = start(file, out, *SHARING, *overrides(stop__max_rounds=60))
+    process = start(file, out, 8, *SHARING, *overrides(stop__max_rounds=60))
     for count in (1, 8, 16, 24):
         wait_for(lambda count=count: (out / "rounds.jsonl").exists()
                  and (out / "rounds.jsonl").read_bytes().count(b"\n") >= count, f"round {count}")
@@ -161,6 +167,36 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
     assert max(row["staleness_max"] for row in rows) > 0, "actors went on while trainers trained"
+
+
+def test_too_low_a_limit_of_open_files_is_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES[2] - 1, FILES[2] - 1))
+    refused = train(file, tmp_path / "run", *INSTANCES)
+    assert refused.returncode == 2
+    assert "learner.gmi.instances = 2: " in refused.stderr
+    assert f"it may have {FILES[2] - 1}; allowed: 1 to 1, or ulimit -n {FILES[2]}\n" in refused.stderr
+
+
+def test_more_instances_than_memory_holds_are_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}.__getitem__)
+    refused = train(file, tmp_path / "run", *INSTANCES, *overrides(learner__gmi__instances=5))
+    assert refused.returncode == 2
+    assert "instances = 5: each takes 200 MiB at least, and this machine has 900 MiB; allowed: 1 to 4\n" in (
+        refused.stderr)
+
+
+def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path: Path) -> None:
+    refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
+    assert refused.returncode == 2
+    enough = float(refused.stderr.split("allowed: budget.usd from ")[1])
+    # What the machine costs while all is started comes on top.
+    finished = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1.25 * enough, stop__max_rounds=1))
+    assert finished.returncode == 0, finished.stderr
+    assert summary(tmp_path / "run")["stop_reason"] == "max_rounds"
 
 
 def without_failures(out: Path) -> list[dict[str, Any]]:

@@ -167,14 +167,14 @@ def test_a_process_that_dies_idle_is_replaced(local_fleet, actors_of, tmp_path: 
 def test_a_process_that_is_killed_from_outside_in_the_middle_of_a_rollout(
         local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    fleet = local_fleet(1)
+    fleet = local_fleet(1, process_name="instance")
     actors = actors_of(fleet)
     (hanging,) = actors.start("hanging")
     wait_for(lambda: marks("hanging"), "an actor in the middle of its rollout")
     os.kill(processes(tmp_path)[0], signal.SIGTERM)
     outcome = actors.outcomes([hanging])[hanging]
     assert outcome.status == "crashed"
-    assert "SIGTERM" in outcome.error
+    assert outcome.error == "the instance was killed by SIGTERM"
     assert actors.run("steady")[0].status == "ok"
 
 

@@ -254,7 +254,7 @@ def test_a_member_killed_anywhere_in_a_sum_is_noticed_by_all(pool: Pool, reducti
             errors = [error for rank in others if (error := pool.hear(rank).get("error"))]
             # Before its last transfer some may have all that they need.
             assert len(errors) == 3 or (errors and place > 0 and place == transfers[victim] - 1)
-            assert set(errors) == {f"RunError: {pool.name} lost member {victim} of 4"}
+            assert set(errors) == {f"RunError: group {pool.name} lost member {victim} of 4"}
             pool.tell(others, "sum", shapes=[("float32", [1])])
             assert all(pool.name in pool.hear(rank)["error"] for rank in others)
             pool.ask(others, "leave")
@@ -374,7 +374,7 @@ def test_a_group_that_does_not_come_about_is_called_off(pool: Pool) -> None:
 
     in_threads(join, lambda: call_off(pool.store, "in vain"))
     assert errors
-    with pytest.raises(RunError, match="not all members of too late came within 0.1 s"):
+    with pytest.raises(RunError, match="not all members of group too late came within 0.1 s"):
         Mesh(0, 2, client_of(pool), "too late", timeout_s=0.1)
     with pytest.raises(RunError, match="too late was called off"):
         Mesh(1, 2, client_of(pool), "too late", timeout_s=NEVER_S)

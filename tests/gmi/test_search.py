@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from runtime.gmi import search as searching
-from runtime.gmi.search import SATURATION, Found, Layout, Point, Profile, layouts, search, search_layout
+from runtime.gmi.search import (
+    SATURATION,
+    Found,
+    Layout,
+    Point,
+    Profile,
+    layouts,
+    measure_again,
+    search,
+    search_layout,
+)
 from tests.gmi.curves import FAMILIES, MACHINES, made, recorded, regret, searched
 
 SEEDS = range(1000, 1020)
@@ -147,6 +158,48 @@ def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None
 def test_the_time_of_a_whole_round_counts_more_than_what_is_derived() -> None:
     found = searched_row(profile(100), profile(1000, 101, round_s=4.0), profile(50, round_s=2.0))
     assert [point.samples_per_s for point in found.points] == [pytest.approx(100.0), 10.0, 20.0]
+
+
+# What is given, and what is measured again
+
+
+def test_what_is_given_is_all_that_is_measured() -> None:
+    assert layouts(20, 8, 7) == [(7, [1, 2, 3])]
+    assert layouts(20, 8, 8) == [(8, [1, 2, 3])], "though seven have the same largest share"
+    assert layouts(20, 8, None, 2) == [(count, [2]) for count in (1, 7, 5, 4, 3, 2)]
+    found = search_layout(lambda *_: profile(100), actors=20, fragment_steps=10, instances_max=2, instances=4,
+                          environments=5)
+    assert places(found) == [(4, 5)], "more than there are cores, too"
+
+
+def again(*speeds: Sequence[float]) -> tuple[list[float], list[int]]:
+    """Measures points again, each with the speeds that it shows one after the other; 0 = it does not run.
+
+    Returns the speeds that count, and the numbers of the points in the order in which they were measured again.
+    """
+    shown = [profile(speed) if speed else None for speed, *_ in speeds]
+    left, asked = defaultdict(list, enumerate(list(rest) for _, *rest in speeds)), list[int]()
+
+    def measured(instances: int, _: int) -> Profile | None:
+        asked.append(instances)
+        speed = left[instances].pop(0)
+        return profile(speed) if speed else None
+
+    found = measure_again(measured, [Point(place, 1, one, one.samples_per_s if one else 0.0)
+                                     for place, one in enumerate(shown)], lambda _, one: one.samples_per_s)
+    assert [point.instances for point in found] == list(range(len(speeds)))
+    assert all(point.samples_per_s == (point.profile.samples_per_s if point.profile else 0.0) for point in found)
+    return [point.samples_per_s for point in found], asked
+
+
+def test_points_that_are_nearly_as_fast_as_the_fastest_are_measured_twice_more_in_turns() -> None:
+    assert again((100, 100, 100), (119, 80, 81), (90,)) == ([100, 81, 90], [1, 0, 1, 0]), "a lucky first measurement"
+    assert again((100, 110, 120), (95, 0, 90), (99, 0, 0), (94,)) == ([110, 90, 0, 94], [0, 2, 1, 0, 2, 1]), "three"
+
+
+def test_what_is_much_faster_than_all_else_is_measured_once() -> None:
+    assert again((79,), (100,), (0,)) == ([79, 100, 0], [])
+    assert again((0,), (0,)) == ([0, 0], [])
 
 
 # The paper's own reading: a larger num_env has a larger batch

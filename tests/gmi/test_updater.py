@@ -38,10 +38,13 @@ class Events:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
+        self.replaced: list[int] = []
 
     def append(self, kind: str, **fields: Any) -> None:
         if kind == "update_failed":
             self.errors.append(fields["error"])
+        if kind == "instance_replaced":
+            self.replaced.append(fields["instance"])
 
 
 class Machine:
@@ -74,12 +77,13 @@ class Machine:
 class Made:
     """An updater of two instances, whose next version is in the store as soon as the second one is asked."""
 
-    def __init__(self, folder: Path, *, devices: Sequence[int] = (0, 0), reduction: str = "auto") -> None:
+    def __init__(self, folder: Path, *, devices: Sequence[int] = (0, 0), reduction: str = "auto",
+                 timeout_s: float = math.inf) -> None:
         self.machine, self.events, self.store = Machine(), Events(), FolderStore(folder)
         self.fleet = InstancesFleet(self.machine, [Place(one) for one in devices], reduction=reduction, bytes_max=10**6)
         mirror = Ppo(SPEC)
         self.updater = InstancesUpdater(mirror, Remote(
-            SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet))
+            SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet, timeout_s=timeout_s))
         learner = Ppo(SPEC)
         update = learner.update(roll(learner.weights(), VECTORS), progress=0.0)
         self.result = encode_result(learner.get_state(), replace(update, samples=type(update.samples)(
@@ -175,6 +179,22 @@ def test_an_actor_that_dies_tells_that_its_instance_is_another_process_now(made:
     made.machine.abandon(["r1-1"])
     made.fleet.wait(0.0)
     assert made.fleet.processes == {0: 10}
+
+
+def test_an_instance_that_is_another_process_now_is_told_once(made: Made) -> None:
+    """However it died, be it idle or as one of several that are served again."""
+    for processes in ({0: 10, 1: 11}, {0: 10, 1: 12}, {0: 10}, {0: 13, 1: 12}, {0: 13, 1: 14}):
+        made.fleet.processes.clear()
+        made.fleet.processes.update(processes)
+        made.updater.submit(made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False), progress=0.5)
+    assert made.events.replaced == [1, 0, 1]
+
+
+def test_those_that_wait_for_one_that_hangs_give_up_in_time_to_be_asked_again(tmp_path: Path) -> None:
+    made = Made(tmp_path, timeout_s=120.0)
+    made.updater.submit(made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False), progress=0.5)
+    assert {one.limit_s for one in made.machine.started} == {120.0}
+    assert {one.event["group"]["timeout_s"] for one in made.machine.started} == {30.0}
 
 
 def test_what_the_store_has_lost_is_there_again_for_the_next_try(made: Made, tmp_path: Path) -> None:

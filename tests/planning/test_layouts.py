@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,14 @@ def test_a_layout_is_keys_of_an_experiment() -> None:
         "learner.kind=gmi", "learner.gmi.instances=1", "learner.gmi.environments=2"]
 
 
-@pytest.mark.parametrize("option", [["--steps", "5"], ["--seeds", "2"], ["--seconds", "1"], ["--choose", "fastest"],
+@pytest.mark.parametrize("option", [["--steps", "5"], ["--seeds", "2"], ["--seconds", "1"], ["--choose", "knee"],
                                     ["--picture", "{}/a.png"]])
 def test_what_predictions_alone_have_is_refused(tmp_path: Path, capsys: Any, option: list[str]) -> None:
     assert main(["plan", str(HOPPER), "--measure", *(one.format(tmp_path) for one in option)]) == 2
     assert f"{option[0]} with --measure: predictions alone have that" in capsys.readouterr().err
 
 
-Measured = Callable[[Callable[[int, int], Profile | None]], int]
+Measured = Callable[..., int]
 
 
 @pytest.fixture()
@@ -92,11 +92,14 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("runtime.config.resolved._cores", lambda: 8)
 
-    def run(profiler: Callable[[int, int], Profile | None], alone: Profile | None = None) -> int:
+    def run(profiler: Callable[[int, int], Profile | None], alone: Profile | Iterator[Profile] | None = None,
+            *named: str) -> int:
         monkeypatch.setattr("runtime.planning.profiling.make_profiler", lambda base, **_: (
-            lambda instances, environments: profiler(instances, environments) if instances else alone))
+            lambda instances, environments: profiler(instances, environments) if instances
+            else next(alone, None) if isinstance(alone, Iterator) else alone))
         return main(["plan", str(HOPPER), "--measure", "--write", str(tmp_path / "fast.yaml"), "--set",
-                     "scaler.kind=fixed", "--set", "scaler.actors_fixed=64"])
+                     "scaler.kind=fixed", "--set", "scaler.actors_fixed=64",
+                     *(word for one in named for word in ("--set", one))])
 
     return run
 
@@ -121,6 +124,25 @@ def test_no_layout_is_kept_if_one_learner_is_faster(tmp_path: Path, capsys: Any,
     assert "one learner, without instances: 1,000,000,000 samples/s\nfastest here: one learner" in output
     assert load_experiment(tmp_path / "fast.yaml").learner.kind == "instance"
     assert not (tmp_path / "cache").exists()
+
+
+def test_only_what_the_experiment_leaves_open_is_measured_and_its_layout_is_kept_for_no_other(
+        tmp_path: Path, capsys: Any, measure: Measured) -> None:
+    asked: list[tuple[int, int]] = []
+    assert measure(lambda *layout: asked.append(layout) or profile(*layout), None, "learner.gmi.instances=3") == 0  # type: ignore[func-returns-value]
+    assert {instances for instances, _ in asked} == {3} and len(set(asked)) > 2
+    assert "no layout is kept: learner.gmi.instances decided on it" in capsys.readouterr().out
+    settings: Any = load_experiment(tmp_path / "fast.yaml").learner.chosen
+    assert settings.instances == 3
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_was_the_fastest_once_is_not_chosen_if_it_is_not_twice(
+        tmp_path: Path, capsys: Any, measure: Measured) -> None:
+    alone = iter([Profile(600, 0), Profile(100, 0), Profile(100, 0)])
+    assert measure(lambda *layout: profile(*layout), alone) == 0
+    assert "one learner, without instances: 100 samples/s" in capsys.readouterr().out
+    assert load_experiment(tmp_path / "fast.yaml").learner.kind == "gmi"
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_the_file_is_written(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,6 +54,20 @@ class Scribbling(Counter):
 class Leaving(StatefulCounter):
     def reset(self, *, seed=None, options=None):
         raise SystemExit(3)
+
+
+class Killed(Counter):
+    """Its process is killed, so many times in all as a file has letters to take away."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = Path(path)
+
+    def step(self, action):
+        if left := self._path.read_text():
+            self._path.write_text(left[1:])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 def make_dying() -> Dying:
@@ -134,6 +149,27 @@ def test_junk_on_its_connection_ends_the_evaluation_in_one_line(started: list[Ev
 def test_an_environment_that_wants_to_leave_is_told_with_its_line(started: list[EvaluationProcess]) -> None:
     with pytest.raises(UnusableEnvironmentError, match=rf"SystemExit: 3, in {__file__}, line \d+$"):
         begun(started, f"{HERE}:Leaving").result(60.0)
+
+
+def test_if_its_process_is_killed_another_one_does_the_same_once(
+    started: list[EvaluationProcess], tmp_path: Path
+) -> None:
+    (left := tmp_path / "left").touch()
+    process = begun(started, f"{HERE}:Killed", options={"kwargs": {"path": str(left)}})
+    undisturbed, weights = process.result(60.0), weights_for(make_environment("tests.environments:Counter"))
+    for round_index, is_idle in ((8, False), (9, False), (10, True)):
+        if is_idle:
+            for pid in filter(_evaluates, descendants(os.getpid())):
+                os.kill(pid, signal.SIGKILL)
+        left.write_text("" if is_idle else "x")
+        process.begin(weights, round_index)
+        assert process.result(60.0) == undisturbed
+        assert not left.read_text()
+    left.write_text("xxx")
+    process.begin(weights, 11)
+    with pytest.raises(UnusableEnvironmentError, match="ended .SIGKILL"):
+        process.result(60.0)
+    assert left.read_text() == "x"
 
 
 def test_what_goes_wrong_has_a_name(started: list[EvaluationProcess]) -> None:

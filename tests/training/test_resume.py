@@ -97,6 +97,18 @@ def test_another_environment_is_refused_by_its_key(
     assert bool(words) == bool(refusal)
 
 
+@pytest.mark.parametrize(("before", "now"), [("gmi", "function"), ("instance", "gmi"), ("stellaris", "gmi"),
+                                            ("function", "instance")])
+def test_another_updater_is_refused_by_the_names_of_both_unless_they_are_equal(
+    before: str, now: str, tmp_path: Path
+) -> None:
+    refusal = checked(*({"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": kind}}
+                        for kind in (before, now)), tmp_path)
+    are_equal = {before, now} <= {"instance", "function"}
+    assert (f'learner.kind is "{now}" now, "{before}" in the run' in refusal) != are_equal
+    assert are_equal == (not refusal)
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([0.5, "x", "1"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
