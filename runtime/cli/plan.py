@@ -143,7 +143,6 @@ def _measure(options: argparse.Namespace) -> int:
     actors, steps, cores = experiment.scaler.most_actors, experiment.actor.fragment_steps, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, make_backend=make_backend, tell=say)
-    settings: Any = base.learner.chosen
     named = {name: value for name in ("instances", "environments") if (value := getattr(settings, name)) != "auto"}
     one = profile(0, 0)
     found = search_layout(

@@ -65,8 +65,8 @@ class GmiSettings(UpdaterSettings):
             yield ("algorithm.rounds = asynchronous: with learner.gmi.layout = holistic, instances play and train in "
                    "turns; allowed: synchronous, or learner.gmi.layout = asynchronous, or learner.kind = instance")
         if not is_holistic and not algorithm.chosen.is_off_policy:
-            yield (f"algorithm.kind = {algorithm.kind}: with learner.gmi.layout = asynchronous, instances train on what "
-                   "older versions played; allowed: "
+            yield (f"algorithm.kind = {algorithm.kind}: with learner.gmi.layout = asynchronous, instances train on "
+                   "what older versions played; allowed: "
                    + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
                    + ", or learner.gmi.layout = holistic")
         if self.instances == "auto":

@@ -18,7 +18,7 @@ def event(version: int, slot: int) -> dict[str, Any]:
 
 def test_an_instance_keeps_the_trajectories_of_the_newest_version_alone() -> None:
     instance = Instance()
-    instance.trainer = SimpleNamespace(
+    instance._trainer = SimpleNamespace(
         weights=lambda version: wire.encode(wire.Kind.WEIGHTS, policy_arrays(2, 1, policy_version=version)))
     for version in (0, 1, 2):
         # One after the other, as the fleet may ask.

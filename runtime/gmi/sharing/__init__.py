@@ -7,7 +7,7 @@ trained on, so a trainer that dies loses none.
 
 Paper: GMI-DRL, section 4.2, figure 5: one channel for each field of a sample.
 Departure: The compressor is no service of its own. A fragment's steps are joined where they are played, and a chunk is
-a fragment. A chunk is routed as the range of an agent's steps that it is, all fields together: routed channel by
+one fragment. A chunk is routed as the range of an agent's steps that it is, all fields together: routed channel by
 channel, fields of one sample can end in different trainers. What is to be taken is told in the events that ask for an
 update.
 """

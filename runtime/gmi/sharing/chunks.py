@@ -46,9 +46,9 @@ class Dispenser:
             has_rows, rows_max = field.rows_max is not None, field.rows_max or 0
             if (value is None or value.dtype != np.dtype(field.dtype) or value.ndim != len(field.shape) + has_rows
                     or value.shape[has_rows:] != field.shape or has_rows and len(value) > rows_max):
-                raise SharingError(
-                    f"{name}: {'nothing' if value is None else f'{value.dtype}{list(value.shape)}'}; the plan says "
-                    f"{field.dtype}{[*[f'0 to {rows_max}'] * has_rows, *field.shape]}")
+                found = "nothing" if value is None else f"{value.dtype}{list(value.shape)}"
+                shape = ", ".join([f"0 to {rows_max}"] * has_rows + [f"{length}" for length in field.shape])
+                raise SharingError(f"{name}: {found}; the plan says {field.dtype}[{shape}]")
             if has_rows:
                 self._channels[name][chunk, :len(value)] = value
                 self._channels[row_count(name)][chunk] = len(value)

@@ -46,10 +46,10 @@ class ServingFleet(InstancesFleet):
 
     def take(self, invocation_id: str) -> bytes | None:
         """Closes the door of one invocation, for good; returns what it told of its trajectory, if that has come."""
-        found = super().take(invocation_id)
-        if found is not None:
+        if self._doors.get(invocation_id) is not None:
+            # Also if it is refused.
             self._migrator.give(invocation_id)
-        return found
+        return super().take(invocation_id)
 
     def _loaded(self, invocation: Invocation) -> Invocation:
         chunk = self._migrator.place(invocation.invocation_id)
