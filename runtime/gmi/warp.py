@@ -28,7 +28,7 @@ from lambda_actor.policy import LOG_2PI
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams
 from runtime.learner.actor_critic import ActorCritic
 
-wp.config.quiet = True
+wp.config.log_level = wp.LOG_WARNING
 _OBSERVED = {
     "Ant-v5": (("qpos", 2), ("qvel", 0), ("cfrc_ext", 1)),
     "Humanoid-v5": (("qpos", 2), ("qvel", 0), ("cinert", 1), ("cvel", 1), ("qfrc_actuator", 6), ("cfrc_ext", 1))}
@@ -195,13 +195,14 @@ def roll_out(
     with torch.no_grad():
         for step in range(steps):
             observations[step] = worlds.observations[:count]
-            actions[step] = policy.layers(learner.inputs(observations[step])) + log_std.exp() * noise[step]
+            # In all worlds: how a product is rounded depends on how many rows it has.
+            means = policy.layers(learner.inputs(worlds.observations))[:count]
+            actions[step] = means + log_std.exp() * noise[step]
             rewards[step], is_over = worlds.step(actions[step])
             lengths += 1
             terminated[step] = is_over.cpu().numpy()
-            truncated[step] = ~terminated[step] & (lengths >= worlds.steps_max)
-            is_last = step + 1 == steps
-            cut[step] = ~terminated[step] if is_last else truncated[step]
+            truncated[step], is_last = lengths >= worlds.steps_max, step + 1 == steps
+            cut[step] = ~terminated[step] & (truncated[step] | is_last)
             going_on = np.flatnonzero(cut[step])
             for place, row in zip(going_on, worlds.observations[going_on], strict=True):
                 after[place].append(row)
