@@ -215,7 +215,7 @@ def roll_out(
         log_probs = -0.5 * noise.square().sum(2) - log_std.sum() - 0.5 * len(log_std) * LOG_2PI
         is_sound = (observations.isfinite().all(2) & actions.isfinite().all(2) & rewards.isfinite()).all(0).cpu()
     states, earned = worlds.states(), rewards.double()
-    told, size = earned.cpu().numpy(), worlds.observations.shape[1]
+    told, size = rewards.cpu().double().numpy(), worlds.observations.shape[1]
     found: list[Fragment | Exception] = []
     for world, episode in enumerate(episodes):
         stops = [0, *(stop for stop, _ in ends[world])]

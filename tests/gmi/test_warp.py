@@ -19,7 +19,7 @@ from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.end_to_end.test_instances import instances_of, start, without_failures
-from tests.helpers import rounds, train, wait_for
+from tests.helpers import overrides, rounds, train, wait_for
 
 pytest.importorskip("mujoco_warp", reason="needs requirements-warp.txt")
 
@@ -177,6 +177,12 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     finished = train(file, undisturbed)
     assert finished.returncode == 0, finished.stderr + finished.stdout
     assert any(row["episodes_spanning_versions"] for row in rounds(undisturbed))
+    finished = train(file, tmp_path / "own", *overrides(environment__backend="gymnasium", stop__max_rounds=1))
+    assert finished.returncode == 0, finished.stderr
+    (own,), simulated = rounds(tmp_path / "own"), rounds(undisturbed)[0]
+    for key in ("value_loss", "entropy", "kl"):
+        assert simulated[key] == pytest.approx(own[key], rel=2e-2)
+    assert simulated["value_loss"] != own["value_loss"], "another simulator rounds otherwise"
     process = start(file, out)
     killed = []
     for round_index in range(1, 4):
