@@ -170,6 +170,16 @@ def test_a_world_that_is_not_finite_costs_its_own_slot_only(ants: Worlds) -> Non
     assert equal(found[1], sound[1])  # type: ignore[arg-type]
 
 
+def test_many_worlds_are_one_wave_of_actors_in_the_budget(tmp_path: Path) -> None:
+    """One after the other, 400 actors would reserve 400 times 600 s of the machine: 6 dollars."""
+    (file := tmp_path / "small.yaml").write_text(EXPERIMENT)
+    finished = train(file, tmp_path / "run", *overrides(
+        scaler__actors_fixed=400, actor__fragment_steps=1, learner__gmi__instances=1, learner__gmi__environments="auto",
+        stop__max_rounds=1))
+    assert finished.returncode == 0, finished.stderr
+    assert rounds(tmp_path / "run")[0]["env_steps"] == 400
+
+
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) -> None:
     """Six worlds in two instances, two at a time: kept ones are played again, and open episodes go on."""
     (file := tmp_path / "small.yaml").write_text(EXPERIMENT)
