@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import os
 import shutil
@@ -22,7 +23,7 @@ from runtime.cost.durations import KEY as DURATIONS_KEY
 from runtime.cost.meter import Meter, SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
@@ -60,11 +61,14 @@ class ThisMachine:
             experiment: Resolved.
 
         Raises:
-            ExperimentError: It wants actors elsewhere.
+            ExperimentError: It wants actors elsewhere, or another version of MuJoCo Warp.
+            MissingExtraError: It wants MuJoCo Warp.
         """
         if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
                                   "allowed on this machine: auto | local")
+        if experiment.environment.backend == "warp":
+            _require_warp()
         learner = experiment.learner
         if learner.kind == "stellaris" and learner.stellaris.place not in LEARNER_PLACES:
             raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
@@ -112,8 +116,9 @@ class ThisMachine:
         """Starts the instances; the bill is that of the first of ``learner.instance_types``, by this clock."""
         experiment, now = run.experiment, steady_clock()
         began_s, actors = now(), actors_here(run)
+        at_once = experiment.environment.vector if experiment.environment.backend == "warp" else 1
         model = make_cost_model(experiment, run.spaces, self.prices,
-                                waves=experiment.scaler.waves(actors.fleet.concurrency))
+                                waves=experiment.scaler.waves(actors.fleet.concurrency * at_once))
         meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events)
         return Supplies(
             actors.cache, actors.fleet, meter, NotKept(), actor_event=actors.event,
@@ -176,6 +181,7 @@ def _open_instances(run: RunContext) -> Actors:
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner.chosen
     check_room(settings.instances)
+    is_batch = experiment.environment.backend == "warp"
     machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}
@@ -203,10 +209,12 @@ def _open_instances(run: RunContext) -> Actors:
                                  serving, migrator, reduction=reduction)
         what = f"{play} that play and {settings.trainers} that train; those that play"
     else:
-        serving = trainers = InstancesFleet(_open_processes_of(run, play, together), here, reduction=reduction,
-                                            bytes_max=EPISODE_BYTES_MAX + 2**20)
+        serving = trainers = InstancesFleet(
+            _open_processes_of(run, play, together, is_batch=is_batch), here, reduction=reduction,
+            bytes_max=EPISODE_BYTES_MAX + 2**20)
         what = f"{play}, each"
-    event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": store, "token": run.run_id}
+    event = actor_event(experiment, "", "", "") | {
+        "is_kept": True, "store": store, "token": run.run_id, "worlds": together if is_batch else 0}
     return Actors(serving, serving, event, {
         "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
         **({"instances' backend": remark} if remark else {})}, trainers)
@@ -226,13 +234,26 @@ def _open_memory(run: RunContext) -> Migrator:
     return migrator
 
 
-def _open_processes_of(run: RunContext, count: int, together: int, *descriptors: int) -> Fleet:
+def _open_processes_of(
+    run: RunContext, count: int, together: int, *descriptors: int, is_batch: bool = False
+) -> Fleet:
     """Starts the processes of instances."""
     actor = run.experiment.actor
     return open_fleet(run, LocalSettings(), concurrency=count, together=together, timeout_s=actor.timeout_s,
                       memory_mib=actor.memory_mib, descriptors=descriptors,
-                      process_name="instance",
+                      process_name="instance", is_batch=is_batch,
                       handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
+
+
+def _require_warp() -> None:
+    """Checks that MuJoCo Warp is there, without loading it."""
+    try:
+        version = importlib.metadata.version("mujoco-warp")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtraError("environment.backend = 'warp'", "MuJoCo Warp", "warp") from None
+    if not version.startswith("4."):
+        raise ExperimentError(f"environment.backend = warp: mujoco-warp {version} is installed; allowed: 4.x, as "
+                              "pip install 'nitro-rl[warp]' brings it")
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

@@ -32,6 +32,7 @@ class FleetSetup:
             takes several events and returns their answers, be it exceptions.
         descriptors: Open files that processes of this machine inherit, under the same numbers.
         process_name: What a process of this machine is called where people are told of it.
+        is_batch: Whether those take no longer together than one alone. Then none is served alone where more wait.
     """
 
     concurrency: int
@@ -44,3 +45,4 @@ class FleetSetup:
     together: int = 1
     descriptors: tuple[int, ...] = ()
     process_name: str = "actor process"
+    is_batch: bool = False

@@ -198,6 +198,42 @@ def test_all_of_several_that_are_given_up_end_once(warm_actors):
     assert statuses(actors.run("steady", "steady")) == ["ok", "ok"]
 
 
+@pytest.fixture
+def batch(actors_of, sent: Sent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Actors]:
+    """Actors of two processes that have served nothing yet, and take four at once as one."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    fleet = LocalFleet(FleetSetup(concurrency=2, timeout_s=GENEROUS_S, memory_mib=1769, handler=ACTORS_HANDLER,
+                                  log_path=tmp_path / "actors.log", together=4, is_batch=True))
+    yield actors_of(fleet)
+    fleet.close()
+
+
+def of_the_first(actors: Actors, *environments: str) -> list[Outcome]:
+    """What those become that the first process alone may serve."""
+    events = [actors.event(environment, 500 + index) for index, environment in enumerate(environments)]
+    ids = [event["invocation_id"] for event in events]
+    actors.cache.expect(ids)
+    actors.fleet.start([Invocation(one, event, process=0) for one, event in zip(ids, events, strict=True)])
+    found = actors.outcomes(ids)
+    return [found[one] for one in ids]
+
+
+def test_a_batch_is_served_as_a_whole_from_the_first_on(batch: Actors, sent: Sent):
+    assert statuses(of_the_first(batch, *["steady"] * 6)) == ["ok"] * 6
+    batch.fleet._processes[0].alone_s = GENEROUS_S
+    assert [len(ids) for _, ids in sent] == [4, 2]
+    sent.clear()
+    assert statuses(of_the_first(batch, *["steady"] * 4)) == ["ok"] * 4
+    assert sizes(sent) == [4]
+
+
+def test_a_batch_that_ends_its_process_is_served_once_more_as_a_whole(batch: Actors, sent: Sent):
+    assert statuses(of_the_first(batch, "steady", "killed", "steady")) == ["crashed"] * 3
+    assert [len(ids) for _, ids in sent] == [3, 3]
+    assert batch.fleet.wait(0.0) == []
+    assert statuses(of_the_first(batch, "steady", "steady")) == ["ok"] * 2
+
+
 def test_several_share_the_cpu_seconds_evenly(warm_actors, sent: Sent):
     actors = warm_actors()
     burning, *others = actors.run("burning", "steady", "steady", "steady")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lambda_actor.spaces import Spaces
+from runtime.backends.this_machine import ThisMachine
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import FittedExperiment
-from runtime.errors import ExperimentError
+from runtime.config.schema import unchangeable
+from runtime.errors import ExperimentError, MissingExtraError
 from runtime.gmi.kept_results import keep
 from runtime.gmi.search import Layout
 from runtime.gmi.settling import key_here, settled
@@ -78,6 +82,60 @@ def test_what_instances_cannot_have_is_refused(changes: dict[str, Any], told: st
     tree = {**BASE, "learner": {"kind": "gmi"}, **changes}
     with pytest.raises(ExperimentError, match=told):
         experiment_from_tree(tree, source="x.yaml")
+
+
+WARP: dict[str, Any] = {"environment": {"id": "Ant-v5", "backend": "warp"}, "learner": {"kind": "gmi"}}
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"environment": {"id": "Hopper-v5", "backend": "warp"}},
+     r"environment.id = Hopper-v5 .*; allowed: Ant-v5 \| Humanoid-v5, or environment.backend = gymnasium"),
+    ({"environment": {"id": "Ant-v5", "backend": "warp", "wrappers": ["gymnasium.wrappers.RescaleReward"]}},
+     "environment.wrappers = .*RescaleReward.*; allowed: none, or environment.backend = gymnasium"),
+    ({"environment": {"id": "Ant-v5", "backend": "warp", "kwargs": {"healthy_reward": 2.0}}},
+     "environment.kwargs = .*healthy_reward.* as it is registered; allowed: none"),
+    ({"environment": {"id": "Ant-v5", "backend": "brax"}}, "environment.backend = 'brax' .*gymnasium.*warp"),
+    ({"learner": {"kind": "instance"}}, "learner.kind = instance .*; allowed: gmi, or environment.backend"),
+    ({"learner": {"kind": "instance"}, "algorithm": {"kind": "impala"}}, "learner.kind = instance .*; allowed: gmi"),
+    ({"algorithm": {"kind": "impala", "rounds": "synchronous"}}, "algorithm.kind = impala .*; allowed: ppo")])
+def test_what_is_not_simulated_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ExperimentError, match=told):
+        experiment_from_tree({**BASE, **WARP, **changes}, source="x.yaml")
+
+
+def test_all_of_an_instances_share_is_simulated_at_once() -> None:
+    tree = {**BASE, **WARP, "scaler": {"actors_fixed": 4096}}
+    experiment = experiment_from_tree(tree, source="x.yaml").resolved()
+    assert (experiment.learner.gmi.instances, experiment.learner.gmi.environments) == (4, 1024)
+    assert experiment.environment.vector == 1024
+    with pytest.raises(ExperimentError, match="environment.backend = warp is for this machine: .*; allowed there: gym"):
+        experiment_from_tree(tree, source="x.yaml").resolved(is_deployed=True)
+
+
+def test_the_simulator_is_part_of_what_a_run_is() -> None:
+    tree = {**BASE, "environment": {"id": "Ant-v5"}, "learner": {"kind": "gmi"}}
+    simulated = unchangeable(experiment_from_tree({**tree, **WARP}, source="x.yaml"))
+    own = unchangeable(experiment_from_tree(tree, source="x.yaml"))
+    assert "environment.backend" not in own, "runs that began before there was one go on"
+    assert simulated == own | {"environment.backend": "warp"}
+
+
+@pytest.mark.parametrize(("version", "error", "told"), [
+    (None, MissingExtraError, r"environment.backend = 'warp' needs MuJoCo Warp: pip install 'nitro-rl\[warp\]'"),
+    ("3.10.0", ExperimentError, r"mujoco-warp 3.10.0 is installed; allowed: 4.x, as pip install 'nitro-rl\[warp\]'"),
+    ("4.1.0", None, "")])
+def test_without_the_package_a_run_does_not_begin(
+    version: str | None, error: type[Exception] | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name == "mujoco-warp" and version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version or ""
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    experiment = experiment_from_tree({**BASE, **WARP}, source="x.yaml").resolved()
+    with nullcontext() if error is None else pytest.raises(error, match=told):
+        ThisMachine(experiment)
 
 
 def layout_of(experiment: FittedExperiment) -> tuple[int, int, str, int]:
