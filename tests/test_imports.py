@@ -180,6 +180,8 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
     ("botocore", {"lambda_actor/credentials.py", "runtime/aws/clients.py", "runtime/aws/failures.py"}),
     ("aws_cdk", set()),
     ("mujoco", {"lambda_actor/episode_state.py"}),
+    ("mujoco_warp", {"runtime/gmi/warp.py"}),
+    ("warp", {"runtime/gmi/warp.py"}),
     ("ale_py", {"lambda_actor/atari.py"}),
     ("gymnasium", {f"lambda_actor/{name}.py" for name in (
         "atari", "environments", "episode_state", "fast/games", "fast/mujoco_v5", "fast/steps", "making")}),

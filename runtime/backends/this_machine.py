@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from runtime.cost.durations import KEY as DURATIONS_KEY
 from runtime.cost.meter import Meter, SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
-from runtime.errors import ExperimentError
+from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
@@ -54,11 +55,14 @@ class ThisMachine:
             experiment: Resolved.
 
         Raises:
-            ExperimentError: It wants actors elsewhere.
+            ExperimentError: It wants actors elsewhere, or another version of MuJoCo Warp.
+            MissingExtraError: It wants MuJoCo Warp.
         """
         if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
                                   "allowed on this machine: auto | local")
+        if experiment.environment.backend == "warp":
+            _require_warp()
         learner = experiment.learner
         if learner.kind == "stellaris" and learner.stellaris.place not in LEARNER_PLACES:
             raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
@@ -167,6 +171,7 @@ def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner.chosen
+    is_batch = experiment.environment.backend == "warp"
     machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}
@@ -183,13 +188,25 @@ def _open_instances(run: RunContext) -> Actors:
                               f"{' | '.join(allowed)}")
     fleet = open_fleet(run, LocalSettings(), concurrency=len(here), together=together,
                        timeout_s=experiment.actor.timeout_s,
-                       memory_mib=experiment.actor.memory_mib,
+                       memory_mib=experiment.actor.memory_mib, is_batch=is_batch,
                        handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
     instances = InstancesFleet(fleet, here, reduction=reduction, bytes_max=EPISODE_BYTES_MAX + 2**20)
-    event = actor_event(experiment, "", "", "") | {"is_kept": True, "store": open_store(run), "token": run.run_id}
+    event = actor_event(experiment, "", "", "") | {
+        "is_kept": True, "store": open_store(run), "token": run.run_id, "worlds": together if is_batch else 0}
     return Actors(instances, instances, event, {
         "instances": f"{len(here)}, each with up to {together} environments at once; {BACKEND_NAMES[backend]}",
         **({"instances' backend": remark} if remark else {})})
+
+
+def _require_warp() -> None:
+    """Checks that MuJoCo Warp is there, without loading it."""
+    try:
+        version = importlib.metadata.version("mujoco-warp")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtraError("environment.backend = 'warp'", "MuJoCo Warp", "warp") from None
+    if not version.startswith("4."):
+        raise ExperimentError(f"environment.backend = warp: mujoco-warp {version} is installed; allowed: 4.x, as "
+                              "pip install 'nitro-rl[warp]' brings it")
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:

@@ -157,7 +157,12 @@ def resolve(
     # In a deployment not this machine's cores, but those of any learner that may be launched.
     cores = min(map(vcpus, instance_types)) if is_deployed and is_on_learner else _cores()
     processes = _or(fleet.processes, cores)
-    layout = _layout(learner.chosen, cores, most_actors) if has_instances else {}
+    is_batched = experiment.environment.backend == "warp"
+    if is_deployed and is_batched:
+        raise ExperimentError("environment.backend = warp is for this machine: the images of a deployment have no "
+                              "mujoco-warp; allowed there: gymnasium")
+    layout = (_layout(learner.chosen, cores, most_actors, environments_max=most_actors if is_batched else VECTOR_MAX)
+              if has_instances else {})
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
@@ -196,10 +201,10 @@ def _vector(experiment: Experiment, processes: int) -> int:
     return min(VECTOR_MAX, math.ceil(experiment.scaler.most_actors / processes))
 
 
-def _layout(gmi: Any, cores: int, most_actors: int) -> dict[str, int]:
+def _layout(gmi: Any, cores: int, most_actors: int, *, environments_max: int) -> dict[str, int]:
     """How many instances there are, and how many environments each plays at once."""
     instances = min(cores, most_actors) if gmi.instances == "auto" else gmi.instances
-    share = min(VECTOR_MAX, math.ceil(most_actors / instances))
+    share = min(environments_max, math.ceil(most_actors / instances))
     return {"instances": instances, "environments": share if gmi.environments == "auto" else gmi.environments}
 
 

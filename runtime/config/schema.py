@@ -53,6 +53,8 @@ _KIND = "learner.kind"
 _OWN = "or package.module:Settings of your own, docs/design/add-a-part.md"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
+_SIMULATED = ("Ant-v5", "Humanoid-v5")
+"""What ``environment.backend = warp`` simulates."""
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
 
@@ -96,6 +98,10 @@ class EnvironmentSection(Section):
         "auto", description="environments that one process of the local fleet plays in lock-step, each an actor's, at "
         "most; auto = the most actors of a round over fleet.processes, 16 at most, and 1 in asynchronous rounds; does "
         "not change what synchronous rounds hold")
+    backend: Literal["gymnasium", "warp"] = Field(
+        "gymnasium", description="what simulates it: gymnasium = the environment itself; warp = MuJoCo Warp simulates "
+        f"{' or '.join(_SIMULATED)} on learner.device, all environments of an instance together (learner.kind = gmi); "
+        "evaluations play the environment itself")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -469,9 +475,10 @@ def equal_updaters() -> list[str]:
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns what may not differ between a run and its resumption, by dotted path."""
-    # Runs that were made when there were no callbacks, and no instances, go on, too.
+    # Runs that were made when there were no callbacks, instances or simulators go on, too.
     left_out = (*CHANGEABLE, *_added_keys(experiment), *(() if experiment.callbacks else ("callbacks",)),
-                *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)))
+                *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)),
+                *(() if experiment.environment.backend == "warp" else ("environment.backend",)))
     found = {path: value for path, value in leaves(experiment.model_dump(mode="json")) if not is_below(path, left_out)}
     equal = equal_updaters()
     return found | ({_KIND: " | ".join(kind for kind in equal if not is_import_path(kind))} if found[_KIND] in equal
@@ -562,5 +569,23 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         yield (f"stop.max_steps = {stop.max_steps} has no room for a fragment of actor.fragment_steps = "
                f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
                "actor.fragment_steps")
+    if experiment.environment.backend == "warp":
+        yield from _not_simulated(experiment)
     yield from experiment.learner.chosen.contradictions(experiment)
     yield from experiment.algorithm.chosen.contradictions(experiment)
+
+
+def _not_simulated(experiment: Experiment) -> Iterator[str]:
+    """Yields what MuJoCo Warp cannot have."""
+    backend = "environment.backend = warp"
+    for key, value, allowed in (
+            ("environment.id", experiment.environment.id, _SIMULATED),
+            ("learner.kind", experiment.learner.kind, ("gmi",)),
+            ("algorithm.kind", experiment.algorithm.kind, ("ppo",))):
+        if value not in allowed:
+            yield (f"{key} = {value} is not simulated by {backend}; allowed: {' | '.join(allowed)}, or "
+                   "environment.backend = gymnasium")
+    for key in ("kwargs", "wrappers"):
+        if value := getattr(experiment.environment, key):
+            yield (f"environment.{key} = {value}: {backend} simulates {experiment.environment.id} as it is registered; "
+                   f"allowed: none, or environment.backend = gymnasium")

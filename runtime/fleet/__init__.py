@@ -30,6 +30,7 @@ class FleetSetup:
         handler: What processes of this machine, or of a Ray cluster, run, as ``module:function``.
         together: Invocations that a process of this machine serves at once, at most; with more than one, ``handler``
             takes several events and returns their answers, be it exceptions.
+        is_batch: Whether those take no longer together than one alone. Then none is served alone where more wait.
     """
 
     concurrency: int
@@ -40,3 +41,4 @@ class FleetSetup:
     function_arn: str = ""
     handler: str = ACTOR_HANDLER
     together: int = 1
+    is_batch: bool = False

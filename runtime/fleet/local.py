@@ -157,6 +157,7 @@ class LocalFleet:
         self.concurrency, self._timeout_s, self._share = (
             setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
         self._log_path, self._handler, self._together = setup.log_path, setup.handler, setup.together
+        self._is_batch = setup.is_batch
         self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
         self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
@@ -164,6 +165,7 @@ class LocalFleet:
         self._queue: deque[Invocation] = deque()
         self._abandoned: set[str] = set()
         self._alone: set[str] = set()
+        self._again: set[str] = set()
         self._outcomes: list[Outcome] = []
         self._has_outcomes = threading.Condition(self._lock)
         self._is_closing = False
@@ -274,6 +276,8 @@ class LocalFleet:
         for index, process in enumerate(self._processes):
             # The first makes the environment, and the second one's seconds may be the bill's rate.
             in_time = int(self._timeout_s / 2 / max(process.alone_s, 1e-3)) if process.served > 1 else 1
+            if self._is_batch:
+                share = in_time = self._together
             if (self._queue and process.is_ready and not process.invocations
                     and (taken := self._taken(index, max(1, min(share, in_time))))):
                 # One that died while idle is seen to have ended next, and ends its invocations as crashed.
@@ -340,14 +344,15 @@ class LocalFleet:
     def _replace(self, index: int, process: _Process, status: OutcomeStatus, reason: str) -> None:
         """Ends ``process`` and its invocations, and puts a fresh process in its place; the lock is held.
 
-        Of several, those that nobody has given up are served again, each alone. A process that dies before it ever was
-        ready takes a waiting invocation with it: else an actor that cannot start would be started for ever.
+        Of several, those that nobody has given up are served again, each alone; those of a batch once, together. A
+        process that dies before it ever was ready takes a waiting invocation with it: else an actor that cannot start
+        would be started for ever.
         """
         process.end()
         ending = list(process.invocations) or ([] if process.is_ready else self._taken(index, 1))
         if process.together > 1:
-            again = [one for one in ending if one.invocation_id not in self._abandoned]
-            self._alone.update(one.invocation_id for one in again)
+            again = [one for one in ending if one.invocation_id not in self._abandoned | self._again]
+            (self._again if self._is_batch else self._alone).update(one.invocation_id for one in again)
             self._queue.extendleft(reversed(again))
             ending = [one for one in ending if one not in again]
         billed_s = (time.monotonic() - process.since_s) / process.together if process.is_ready else 0.0

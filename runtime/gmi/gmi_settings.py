@@ -25,9 +25,9 @@ class GmiSettings(UpdaterSettings):
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
         "auto", description="instances; auto = one a core, in a deployment one a vCPU of the smallest of "
         "learner.instance_types, and no more than a round has actors")
-    environments: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
+    environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
         "auto", description="environments that an instance plays at the same time; auto = its share of a "
-        "round's actors, at most 16. It does not change what is played")
+        "round's actors, at most 16, and all of it with environment.backend = warp. It does not change what is played")
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
         "auto", description="what an instance has of the machine; cores = cores of its own; mps = a share of a GPU by "
         "NVIDIA's MPS; mig = a slice of a GPU that is there already; none = what the system gives it; auto = mps if "

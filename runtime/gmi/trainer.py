@@ -12,8 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
+from lambda_actor.rollout import Fragment, OpenEpisode
 from runtime.errors import RunError
 from runtime.gmi.group import InstanceGroup, join_group
 from runtime.learner import make_learner
@@ -51,6 +53,7 @@ class Trainer:
         self._is_new = False
         self._group: InstanceGroup | None = None
         self._group_name = ""
+        self._worlds: Any = None
 
     def weights(self, version: int) -> bytes:
         """Returns the policy of a version as a WEIGHTS message.
@@ -59,6 +62,19 @@ class Trainer:
             RunError: It is not there.
         """
         return self._at(version).weights()
+
+    def roll_out(
+        self, events: Sequence[Mapping[str, Any]], episodes: Sequence[OpenEpisode | None]
+    ) -> list[Fragment | Exception]:
+        """Plays slots in worlds on the learner's device; see `runtime.gmi.warp.roll_out`."""
+        from runtime.gmi import warp
+
+        learner, found = self._at(events[0]["policy_version"]), list[Fragment | Exception]()
+        self._worlds = self._worlds or warp.make_worlds(events[0], learner.device)
+        for start in range(0, len(events), self._worlds.count):
+            part = slice(start, start + self._worlds.count)
+            found += warp.roll_out(self._worlds, learner, events[part], episodes[part])
+        return found
 
     def train(self, event: Mapping[str, Any], trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         """Makes the next version together with the others; the first of them leaves it in the store.
@@ -149,5 +165,5 @@ def _memory_mib() -> float:
 
 def _without_samples(update: Update) -> Update:
     """An update whose samples stay here."""
-    arrays = {name: array[:0] for name, array in vars(update.samples).items()}
+    arrays = {name: torch.as_tensor(array[:0]).cpu().numpy() for name, array in vars(update.samples).items()}
     return replace(update, samples=type(update.samples)(**arrays))

@@ -32,8 +32,9 @@ from runtime.errors import RunError
 from runtime.gmi.fleet import INSTANCE_FIELDS
 from runtime.learner.remote.places import open_store
 
-PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str}
-"""What an event to play must carry, besides what any actor's may."""
+PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str, "worlds": int}
+"""What an event to play must carry, besides what any actor's may; ``worlds`` of a simulation on the learner's device,
+0 if each slot has an environment of its own."""
 TRAIN_FIELDS: dict[str, type] = {
     **INSTANCE_FIELDS, "invocation_id": str, "policy_version": int, "progress": float, "clip_rewards": bool,
     "slots": list, "columns": list, "lengths": list, "group": dict}
@@ -80,8 +81,9 @@ class Instance:
         episodes = [OpenEpisode.from_bytes(from_text(event["episode"])) if event["episode_id"] else None
                     for event in events]
         answers: list[dict[str, Any] | Exception] = []
-        for event, fragment in zip(events, roll_out_events(events, self.policy, episodes, lambda _: True),
-                                   strict=True):
+        fragments = (self.trainer.roll_out(events, episodes) if events[0]["worlds"]
+                     else roll_out_events(events, self.policy, episodes, lambda _: True))
+        for event, fragment in zip(events, fragments, strict=True):
             if isinstance(fragment, Exception):
                 answers.append(fragment)
                 continue

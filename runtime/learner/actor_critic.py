@@ -31,7 +31,7 @@ from runtime.learner.fast.trained_perceptron import make_trained
 from runtime.learner.model import PIXEL_SAMPLES, Model, Settings, belonging
 from runtime.learner.normaliser import RunningMoments, moments_of
 from runtime.learner.objective import Objective
-from runtime.learner.samples import Tensors, flat, unflat
+from runtime.learner.samples import Tensors, flat, float32, unflat
 from runtime.learner.share import Share
 from runtime.learner.trained_network import optimizer_arrays, set_optimizer_arrays
 from runtime.ports.learning import (
@@ -264,21 +264,22 @@ class ActorCritic(Model[Settings], ABC):
         """
         arrays = DetectorSamples(
             observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
-            log_probs=flat(batch, batch.log_probs), advantages=flat(batch, advantages).astype(np.float32),
-            value_targets=flat(batch, value_targets).astype(np.float32), old_outputs=old_outputs)
+            log_probs=flat(batch, batch.log_probs), advantages=float32(flat(batch, advantages)),
+            value_targets=float32(flat(batch, value_targets)), old_outputs=old_outputs)
         return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
 
     def rewards(self, batch: Batch) -> np.ndarray:
         """Returns a batch's rewards as they are trained on, float64 ``[T, B]``: divided and clipped, or as they are."""
         if not self.settings.normalize_rewards:
             return batch.rewards
-        scaled: np.ndarray = np.clip(batch.rewards / self.return_moments.std, -REWARD_CLIP, REWARD_CLIP)
+        scaled: np.ndarray = (batch.rewards / float(self.return_moments.std[0])).clip(-REWARD_CLIP, REWARD_CLIP)
         return scaled
 
     def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Returns V of each observation and V of the one that followed, float32 ``[T, B]``."""
         values = unflat(batch, self.evaluate(self.critic, flat(batch, batch.observations)))
-        next_values = np.concatenate([values[1:], np.zeros_like(values[:1])])
+        next_values = 0.0 * values
+        next_values[:-1] = values[1:]
         next_values.T[batch.bootstrap_mask.T] = self.evaluate(self.critic, batch.bootstrap_observations)
         return values, next_values
 
@@ -323,10 +324,11 @@ class ActorCritic(Model[Settings], ABC):
             pooled = self.share.pooled(*moments_of(samples))
             moments.add(pooled.count, pooled.mean, pooled.variance)
 
-    def _explained_variance(self, values: np.ndarray, targets: np.ndarray) -> float | None:
+    def _explained_variance(self, values: Any, targets: Any) -> float | None:
         if self.share is None:
             return explained_variance(values, targets)
-        unexplained, variance = self.share.pooled(*moments_of(np.stack([targets - values, targets], 1))).variance
+        pairs = (torch if isinstance(values, torch.Tensor) else np).stack([targets - values, targets], 1)
+        unexplained, variance = self.share.pooled(*moments_of(pairs)).variance
         return 1.0 - float(unexplained) / float(variance) if variance else None
 
     # What others see of it

@@ -31,14 +31,11 @@ def generalized_advantages(
     Returns:
         float64 ``[T, B]``.
     """
-    deltas = rewards + discount * next_values * ~terminated - values
+    deltas: np.ndarray = rewards + discount * next_values * ~terminated - values
     carry = discount * gae_lambda * ~(terminated | cut)
-    advantages = np.empty(rewards.shape, np.float64)
-    following = np.zeros(rewards.shape[1:], np.float64)
-    for step in range(len(rewards) - 1, -1, -1):
-        following = deltas[step] + carry[step] * following
-        advantages[step] = following
-    return advantages
+    for step in range(len(rewards) - 2, -1, -1):
+        deltas[step] += carry[step] * deltas[step + 1]
+    return deltas
 
 
 def explained_variance(values: np.ndarray, targets: np.ndarray) -> float | None:
@@ -60,9 +57,7 @@ def discounted_so_far(rewards: np.ndarray, is_over: np.ndarray, *, discount: flo
         is_over: Whether the next step is another episode's, bool ``[T, B]``.
         discount: γ.
     """
-    sums = np.empty(rewards.shape, np.float64)
-    before = np.zeros(rewards.shape[1:], np.float64)
-    for step in range(len(rewards)):
-        sums[step] = rewards[step] + discount * before
-        before = sums[step] * ~is_over[step]
+    sums = rewards + 0.0
+    for step in range(1, len(rewards)):
+        sums[step] += discount * (sums[step - 1] * ~is_over[step - 1])
     return sums

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
@@ -12,9 +14,11 @@ from runtime.ports.learning import Batch
 
 
 def assemble_batch(
-    trajectories: Sequence[Mapping[str, np.ndarray]], spaces: Spaces, *, clip_rewards: bool = False
+    trajectories: Sequence[Mapping[str, Any]], spaces: Spaces, *, clip_rewards: bool = False
 ) -> Batch:
     """Stacks decoded TRAJECTORY messages, of pixels FRAME_TRAJECTORY messages, in the order given.
+
+    Those whose arrays of steps are tensors become a batch of tensors.
 
     The sampler has checked that they are of these spaces.
 
@@ -24,6 +28,8 @@ def assemble_batch(
     Raises:
         CorruptedMessageError: Frames cannot be unpacked.
     """
+    if isinstance(trajectories[0]["rewards"], torch.Tensor):
+        return _on_device(trajectories, clip_rewards=clip_rewards)
     lengths = np.array([len(trajectory["rewards"]) for trajectory in trajectories], np.int64)
 
     def stacked(name: str) -> np.ndarray:
@@ -55,6 +61,24 @@ def assemble_batch(
         bootstrap_mask=bootstrap_mask,
         bootstrap_observations=np.concatenate(bootstraps),
     )
+
+
+def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool) -> Batch:
+    """Stacks trajectories of equal lengths, whose arrays of steps are tensors; they stay on their device."""
+    tensors = {name: torch.stack([one[name] for one in trajectories], 1)
+               for name in ("observations", "actions", "log_probs", "rewards")}
+    rewards = tensors["rewards"]
+    terminated = np.stack([one["terminated"] for one in trajectories], 1)
+    mask = np.zeros_like(terminated)
+    for column, trajectory in enumerate(trajectories):
+        mask[trajectory["bootstrap_steps"], column] = True
+    placed: Any = {
+        **tensors, "rewards": rewards.sign() if clip_rewards else rewards,
+        **{name: torch.from_numpy(array).to(rewards.device) for name, array in (
+            ("terminated", terminated), ("bootstrap_mask", mask))},
+        "bootstrap_observations": torch.cat([one["bootstrap_observations"] for one in trajectories])}
+    return Batch(policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
+                 lengths=np.full(len(trajectories), len(rewards), np.int64), **placed)
 
 
 def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:

@@ -88,9 +88,9 @@ class Model(Generic[Settings]):
             {"return_moments": self.return_moments} if self.settings.normalize_rewards else {})
 
     def evaluate(
-        self, network: torch.nn.Module, observations: np.ndarray, moments: RunningMoments | None = None
+        self, network: torch.nn.Module, observations: Any, moments: RunningMoments | None = None
     ) -> np.ndarray:
-        """Returns what a network gives for raw observations ``[N, …]``, without a gradient.
+        """Returns what a network gives for raw observations ``[N, …]``, without a gradient; a tensor for a tensor.
 
         Args:
             network: Of this learner.
@@ -100,12 +100,13 @@ class Model(Generic[Settings]):
         inputs = self.inputs(observations, moments)
         with torch.no_grad():
             parts = torch.split(inputs, PIXEL_SAMPLES) if inputs.dtype == torch.uint8 else [inputs]
-            outputs: np.ndarray = torch.cat([network(part) for part in parts]).cpu().numpy()
-        return outputs
+            outputs: Any = torch.cat([network(part) for part in parts])
+        found: np.ndarray = outputs if isinstance(observations, torch.Tensor) else outputs.cpu().numpy()
+        return found
 
-    def inputs(self, observations: np.ndarray, moments: RunningMoments | None = None) -> torch.Tensor:
+    def inputs(self, observations: Any, moments: RunningMoments | None = None) -> torch.Tensor:
         """Returns raw observations as the networks take them: normalised by these moments, or the present ones."""
-        inputs = torch.from_numpy(observations).to(self.device)
+        inputs = torch.as_tensor(observations, device=self.device)
         if not self.settings.normalize_observations:
             return inputs
         mean, std, clip = self._normalisation(moments or self.moments)
@@ -116,7 +117,7 @@ class Model(Generic[Settings]):
 
     def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
         """Returns the samples as tensors on the learner's device, observations as the networks take them."""
-        tensors = {name: torch.from_numpy(array).to(self.device)
+        tensors = {name: torch.as_tensor(array, device=self.device)
                    for name, array in vars(samples).items() if name != "observations"}
         return tensors | {"observations": self.inputs(samples.observations)}
 

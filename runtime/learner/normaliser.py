@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 from runtime.records.files import INTEGER_MAX
 
@@ -72,7 +74,10 @@ class RunningMoments:
         return other
 
 
-def moments_of(samples: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+def moments_of(samples: Any) -> tuple[int, np.ndarray, np.ndarray]:
     """Returns how many ``samples`` ``[N, O]`` there are, and their mean and variance, float64 ``[O]``."""
+    if isinstance(samples, torch.Tensor):
+        samples = samples.double()
+        return len(samples), samples.mean(0).cpu().numpy(), samples.var(0, correction=0).cpu().numpy()
     samples = samples.astype(np.float64)
     return len(samples), samples.mean(0), samples.var(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 def flat(batch: Batch, array: np.ndarray) -> np.ndarray:
     """Joins steps and trajectories of a batch, without padding: ``[T, B, …]`` → ``[N, …]``."""
-    if batch.env_steps == batch.rewards.size:
+    if _is_full(batch):
         return array.reshape(-1, *array.shape[2:])
     steps: np.ndarray = array[batch.is_step]
     return steps
@@ -23,9 +25,21 @@ def flat(batch: Batch, array: np.ndarray) -> np.ndarray:
 
 def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:
     """Gives samples back their steps and trajectories, with zeros as padding: ``[N]`` → ``[T, B]``."""
+    if _is_full(batch):
+        return samples.reshape(batch.rewards.shape)
     array = np.zeros(batch.rewards.shape, samples.dtype)
     array[batch.is_step] = samples
     return array
+
+
+def float32(array: Any) -> Any:
+    """Returns an array or a tensor as float32."""
+    return array.float() if isinstance(array, torch.Tensor) else array.astype(np.float32)
+
+
+def _is_full(batch: Batch) -> bool:
+    """Whether there is no padding."""
+    return batch.env_steps == math.prod(batch.rewards.shape)
 
 
 def joined(parts: Sequence[TrainingSamples]) -> TrainingSamples:

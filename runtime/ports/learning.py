@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Batch:
     """What accepted actors sampled: a round's in slot order, or those of an asynchronous update as they came.
 
-    A trajectory of fewer than ``T`` steps is followed by padding: zeros, which belong to nothing.
+    A trajectory of fewer than ``T`` steps is followed by padding: zeros, which belong to nothing. Where the simulator
+    is on the learner's device, so is the batch: all but ``policy_versions`` and ``lengths`` are tensors there, and
+    nothing is padded.
 
     Attributes:
         policy_versions: The version that acted, int64 ``[B]``.

@@ -15,6 +15,8 @@ _PARTS: dict[str, dict[str, Any]] = {
     "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
     "learner.stellaris": {"learner.kind": "stellaris", "algorithm.kind": "ppo"},
     "learner.gmi": {"learner.kind": "gmi", "algorithm.kind": "ppo", "scaler.kind": "fixed"},
+    "environment.backend": {
+        "environment.id": "Ant-v5", "learner.kind": "gmi", "algorithm.kind": "ppo", "scaler.kind": "fixed"},
     "learner.stellaris.durations": {"learner.stellaris.place": "virtual", "learner.stellaris.durations": "some.json"},
     "fleet.ray": {"fleet.kind": "ray"},
     "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},

@@ -114,6 +114,7 @@ def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
             # What the file says of hidden layers is for vectors; for pixels it is refused, with what to write instead.
             experiment = load_experiment(
                 file, [f"environment.id={environment}", f"algorithm.kind={algorithm}", "learner.kind=instance",
+                       "environment.backend=gymnasium",
                        *(["network.hidden_sizes=null"] if spaces.is_pixels else [])]).resolved()
             fitted = experiment.fitted(spaces, preprocessing=preprocessing)
             assert experiment.environment.preprocessing == "auto"
