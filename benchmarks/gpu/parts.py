@@ -24,14 +24,14 @@ from benchmarks.provenance import ROOT
 from runtime.errors import ExperimentError
 from runtime.gmi.devices import Machine, choose_backend
 
-FRAGMENT_STEPS, EPOCHS = 16, 4
-"""Of each environment in a round, and passes over it, as Isaac Gym's example has them for Ant."""
+FRAGMENT_STEPS = 32
+"""Of each environment in a round."""
 GAME, GAME_STEPS = "SpaceInvadersNoFrameskip-v4", 1024
 ENDING_S = 30
 """Seconds that a training gets to end, once it was told to."""
-TASKS = {"Ant": ["network.hidden_sizes=[256,128,64]"],
-         "Humanoid": ["environment.id=Humanoid-v5", "network.hidden_sizes=[200,400,100]"]}
-"""With the networks of the paper's Table 6."""
+TASKS = {"Ant": "experiments/warp/ant.yaml", "Humanoid": "experiments/warp/humanoid.yaml"}
+PLAIN_TASKS = {"Hopper": "experiments/hopper.yaml"}
+"""Of a rehearsal without MuJoCo Warp."""
 STAND_INS = {"mps": "cores", "mig": "cores", "cuda": "cpu"}
 """What a rehearsal takes instead."""
 
@@ -50,9 +50,9 @@ class Bench:
     is_rehearsal: bool = False
 
     @property
-    def is_simulated(self) -> bool:
-        """Whether there is MuJoCo Warp; a rehearsal does without."""
-        return find_spec("mujoco_warp") is not None
+    def tasks(self) -> Mapping[str, str]:
+        """Experiment files by name; none if there is nothing to simulate them."""
+        return TASKS if find_spec("mujoco_warp") else PLAIN_TASKS if self.is_rehearsal else {}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -88,16 +88,14 @@ class Part:
 def command(bench: Bench, point: Point, folder: str) -> list[str]:
     """Returns the command of a point's training; a minibatch is half of a round."""
     actors = point["environments"] * point["instances"]
-    name = "ant_warp" if bench.is_simulated else "hopper"
-    changes = ["learner.kind=gmi", f"learner.gmi.instances={point['instances']}",
-               f"learner.gmi.environments={point['environments']}",
-               f"learner.gmi.backend={bench.standing_in(point['backend'])}", "scaler.kind=fixed",
-               f"scaler.actors_fixed={actors}", f"actor.fragment_steps={FRAGMENT_STEPS}",
-               f"algorithm.ppo.epochs={EPOCHS}", f"algorithm.ppo.minibatch_steps={actors * FRAGMENT_STEPS // 2}",
-               "algorithm.ppo.learning_rate_schedule=constant", "evaluation.every_rounds=0", "stop.target_return=null",
-               "stop.max_steps=null", "budget.usd=100", f"seed={point['turn']}",
-               f"learner.device={bench.standing_in('cuda')}", *(TASKS[point["task"]] if bench.is_simulated else [])]
-    return [sys.executable, "-m", "runtime", "train", f"experiments/{name}.yaml", "--out", f"{folder}/run",
+    changes = [
+        "learner.kind=gmi", f"learner.gmi.instances={point['instances']}",
+        f"learner.gmi.environments={point['environments']}",
+        f"learner.gmi.backend={bench.standing_in(point['backend'])}", f"learner.device={bench.standing_in('cuda')}",
+        "scaler.kind=fixed", f"scaler.actors_fixed={actors}", f"actor.fragment_steps={FRAGMENT_STEPS}",
+        f"algorithm.ppo.minibatch_steps={actors * FRAGMENT_STEPS // 2}", "evaluation.every_rounds=0",
+        "stop.target_return=null", "stop.max_steps=null", "budget.usd=100", f"seed={point['turn']}"]
+    return [sys.executable, "-m", "runtime", "train", bench.tasks[point["task"]], "--out", f"{folder}/run",
             *(word for change in changes for word in ("--set", change))]
 
 
@@ -152,13 +150,12 @@ def trainings(layouts: Callable[[Bench], Sequence[tuple[int, int, str]]], second
     def points(bench: Bench) -> list[Point]:
         return [{"task": task, "environments": size, "instances": count, "backend": backend, "turn": turn}
                 for turn in range(bench.turns) for size, count, backend in layouts(bench)
-                for task in (TASKS if bench.is_simulated else ["Hopper"])]
+                for task in bench.tasks]
 
     def measure(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
         return train(bench, point, left_s, seconds=0.5 if bench.is_rehearsal else seconds)
 
-    return Part(points, measure, lambda bench: "" if bench.is_simulated or bench.is_rehearsal else
-                "the package mujoco-warp is not installed")
+    return Part(points, measure, lambda bench: "" if bench.tasks else "the package mujoco-warp is not installed")
 
 
 # Games, and units of work
