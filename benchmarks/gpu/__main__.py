@@ -9,7 +9,8 @@ Writes benchmarks/results/gpu/PART.json as each point comes; the same command go
 needs are missing says which, and writes nothing. ``--page`` draws what there is into papers/gmi_drl/gpu.md.
 ``--rehearse`` does all of it at its smallest on a CPU, into a folder for temporary files, and means nothing.
 
-Figures need mujoco-warp. Games need stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
+Figures need mujoco-warp (requirements-warp.txt), games stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
+`make` installs nothing of both; where nothing can be installed, call the module with whichever Python has them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ FIGURES = {
     "fig1": Figure("sweep", LAYOUT[::2], ("utilisation_percent", "sm_activity_percent", "sm_occupancy_percent"),
                    along="environments"),
     "fig10": Figure("sweep", LAYOUT[::2], ("steps_per_s", "memory_mib"), along="environments"),
-    "fig7": Figure("fig7", LAYOUT, SPEEDS, ("task",)),
+    "fig7": Figure("fig7", LAYOUT, (*SPEEDS, "utilisation_percent"), ("task",)),
     "fig8": Figure("fig8", LAYOUT, SPEEDS, ("task", "instances")),
     "fig9": Figure("fig9", LAYOUT, ("steps_per_s", "elapsed_s", "last_return"), along="curve"),
     "atari": Figure("atari", ("contender",), ROUNDS, ()),
@@ -114,10 +114,13 @@ def shown(name: str, found: Mapping[str, Any], pictures: str) -> str:
     figure, rows = FIGURES[name], found.get("points", [])
     if not rows:
         return NO_RESULTS.format(figure.part)
+    reasons: dict[str, dict[str, None]] = {}
+    for point, reason in found["not_measured"].items():
+        reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
     where = [f"{key} {found[key]}" for key in ("gpu", "driver", "cuda", "torch", "commit") if found.get(key)]
     return "\n".join([
         *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []), table_of(rows, figure),
-        *(f"Not measured: {what}: {why}.\n" for what, why in found["not_measured"].items()),
+        *(f"Not measured, or not in all turns ({why}): {'; '.join(which)}.\n" for why, which in reasons.items()),
         f"{', '.join(where)}; {found['hardware']}; {found['date']}.\n"])
 
 

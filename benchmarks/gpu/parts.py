@@ -129,10 +129,11 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
                 count = rounds.read_bytes().count(b"\n") if rounds.exists() else 0
                 seen_s += [time.monotonic()] * (count - len(seen_s))
         finally:
+            has_failed = bool(process.poll())
             process.send_signal(signal.SIGTERM)
             process.wait()
             did = monitor.end(min(seen_s, default=0.0), max(seen_s, default=0.0))
-        if len(seen_s) < 2:
+        if has_failed or len(seen_s) < 2:
             errors = [line for line in log.read_text(errors="replace").splitlines() if "rror" in line]
             raise NotMeasuredError([f"no second round within {left_s:.0f} s", *errors][-1].strip()[:300])
         rows = [json.loads(line) for line in rounds.read_text().splitlines()]

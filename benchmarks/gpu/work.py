@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import runtime.learner
 from benchmarks.work_rates import measured
+from runtime import learner
 from runtime.config.loading import load_experiment
 from runtime.training.preflight import preflight
 
@@ -23,11 +23,11 @@ REPEATS = 3
 
 if __name__ == "__main__":
     _, path, device = sys.argv
-    make = runtime.learner.make_learner
+    make = learner.make_learner
 
     def make_there(spec: Any, **_: Any) -> Any:
         return make(spec, device=device)
 
-    runtime.learner.make_learner = make_there
+    learner.make_learner = make_there
     _, fitted = preflight(load_experiment(Path(path)).resolved())
     print(json.dumps(measured(fitted, REPEATS, time.perf_counter)))

@@ -246,7 +246,8 @@ def made_up() -> dict[str, Any]:
     """Results of all parts, which nobody measured."""
     measures = {measure: 10.0 for figure in page.FIGURES.values() for measure in figure.measures}
     bench = Bench(WITH_GPU, "python", is_rehearsal=True)
-    return {name: {**HEAD, "not_measured": {"task Ant, turn 2": OUT_OF_TIME}, "points": [
+    return {name: {**HEAD, "not_measured": {
+        f"task {task}, turn {turn}": OUT_OF_TIME for turn in (1, 2) for task in ("Ant", "Humanoid")}, "points": [
         {"point": point, **measures, "curve": [[1.0, 5.0], [2.0, 7.0]]} for point in part.points(bench)]}
         for name, part in PARTS.items()}
 
@@ -270,14 +271,14 @@ def test_without_results_nothing_is_claimed() -> None:
 def test_the_page_shows_what_was_measured_and_what_was_not() -> None:
     text = page.page(made_up(), "pictures")
     assert "no GPU was to be had" not in text
-    assert text.count("Not measured: task Ant, turn 2: out of time.") == len(page.FIGURES)
+    assert text.count("Not measured, or not in all turns (out of time): task Ant; task Humanoid.") == len(page.FIGURES)
     assert re.findall(r"!\[\w+\]\(pictures/(\w+).png\)", text) == ["fig1", "fig10", "fig9"]
     assert "gpu NVIDIA H100, commit abc; 16 cores; 2026-11-25." in text
 
 
 def test_ratios_are_to_what_a_line_is_compared_with() -> None:
     rows = [{"point": {"task": "Ant", "environments": 8, "instances": instances, "backend": backend, "turn": turn},
-             "steps_per_s": value + turn, "served_per_s": None}
+             "steps_per_s": value + turn, "served_per_s": None, "utilisation_percent": 50.0}
             for turn in range(3) for instances, backend, value in (
                 (2, "none", 99.0), (2, "mps", 149.0), (3, "none", 199.0), (3, "mps", 249.0))]
     lines = page.table_of(rows, page.FIGURES["fig8"]).splitlines()[2:]
