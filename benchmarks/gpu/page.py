@@ -16,7 +16,8 @@ from benchmarks.provenance import ROOT
 PAGE = ROOT / "papers" / "gmi_drl" / "gpu.md"
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 TITLE, REHEARSAL = "GMI-DRL on a GPU", "A rehearsal: no number here means anything"
-NO_RESULTS = "**Not measured**: no GPU was to be had. `python -m benchmarks.gpu --part {}` measures it.\n"
+NO_RESULTS = "**Not measured**: {}. `python -m benchmarks.gpu --part {}` measures it.\n"
+NO_GPU, LEFT_OUT = "no GPU was to be had", "where the rest was, this part was left out or lacked something"
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -109,11 +110,11 @@ def draw(figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]
     drawing.saved(picture, path)
 
 
-def shown(name: str, found: Mapping[str, Any], pictures: str) -> str:
-    """Returns what there is of a figure: picture, table, what is missing, and where it comes from."""
+def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> str:
+    """Returns what there is of a figure: picture, table, what is missing, and where it comes from; or why it is not."""
     figure, rows = FIGURES[name], found.get("points", [])
     if not rows:
-        return NO_RESULTS.format(figure.part)
+        return NO_RESULTS.format(without, figure.part)
     reasons: dict[str, dict[str, None]] = {}
     for point, reason in found["not_measured"].items():
         reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
@@ -133,7 +134,8 @@ def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
     """
     is_rehearsal = any(found.get("is_rehearsed") for found in results.values())
     return rendered(Path(__file__).with_suffix(".md"), title=REHEARSAL if is_rehearsal else TITLE, **{
-        name: shown(name, results.get(figure.part, {}), pictures) for name, figure in FIGURES.items()})
+        name: shown(name, results.get(figure.part, {}), pictures, LEFT_OUT if any(results.values()) else NO_GPU)
+        for name, figure in FIGURES.items()})
 
 
 def read_all(results: Path) -> dict[str, dict[str, Any]]:

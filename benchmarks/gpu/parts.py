@@ -134,8 +134,10 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
             process.wait()
             did = monitor.end(min(seen_s, default=0.0), max(seen_s, default=0.0))
         if has_failed or len(seen_s) < 2:
-            errors = [line for line in log.read_text(errors="replace").splitlines() if "rror" in line]
-            raise NotMeasuredError([f"no second round within {left_s:.0f} s", *errors][-1].strip()[:300])
+            lines = log.read_text(errors="replace").strip().splitlines()
+            reason = [f"no second round within {left_s:.0f} s", *(lines[-1:] if has_failed else []),
+                      *(line for line in lines if "rror" in line)][-1]
+            raise NotMeasuredError(reason.strip()[:300])
         rows = [json.loads(line) for line in rounds.read_text().splitlines()]
     elapsed_s = [sum(row["round_s"] for row in rows[:count + 1]) for count in range(len(rows))]
     curve = [(round(at_s, 2), round(row["episode_return_mean"], 1)) for at_s, row in zip(elapsed_s, rows, strict=True)
