@@ -11,6 +11,7 @@
 # make lint    set up, then lint, check types and weigh
 # make weight  count each folder's lines of code, which may not grow above tests/weight.txt
 # make bench   measure what is fast here, in some 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
+# make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; goes on if interrupted
 # make figures  measure and draw the papers' figures (docs/figures.md) within an hour; goes on if interrupted
 # make lock    write the images' lock files again, after a change of requirements; needs uv
 # make docs    write the generated docs and pictures again
@@ -28,7 +29,7 @@ BIN := $(VENV)/bin
 # What is imported is compiled then; all of it would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint weight bench figures lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint weight bench bench-gpu figures lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -99,6 +100,11 @@ bench: setup-dev
 	$(BIN)/python -m benchmarks.whole_training --repeats 3 --steps 16384 --out build/bench/whole_training.json $(ARGS)
 	$(BIN)/python benchmarks/plan_check.py --repeats 1 > build/bench/plan_check.json
 	@ls build/bench
+
+# mujoco-warp and the peers are installed apart: the module says which parts need them.
+bench-gpu: setup-dev
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+	$(BIN)/python -m benchmarks.gpu --page
 
 figures: setup-dev
 	$(BIN)/python -m papers --all $(ARGS)

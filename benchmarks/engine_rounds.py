@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind the checkout that PYTHONPATH names
 
-from peers.ppo_arguments import CLIP, ENVIRONMENT, GAE_LAMBDA, GAMMA, SEED, ppo_arguments  # noqa: E402
+from peers.ppo_arguments import CLIP, FRAMES, GAE_LAMBDA, GAMMA, SEED, add_game, is_game, ppo_arguments  # noqa: E402
 
 from runtime.backends.registry import make_backend  # noqa: E402
 from runtime.config.loading import experiment_from_tree  # noqa: E402
@@ -42,13 +42,13 @@ class Clock(Display):
 def main(args: argparse.Namespace) -> dict[str, float]:
     rounds = -(-args.steps // args.batch)
     experiment = experiment_from_tree({
-        "environment": {"id": args.environment},
+        "environment": {"id": args.environment, **({"frame_stack": FRAMES} if is_game(args.environment) else {})},
         "algorithm": {"kind": "ppo", "ppo": {
             "epochs": args.epochs, "minibatch_steps": args.minibatch, "learning_rate": args.learning_rate,
             "discount": GAMMA, "gae_lambda": GAE_LAMBDA, "clip": CLIP}},
         "scaler": {"kind": "fixed", "actors_fixed": ACTORS, "actors_min": ACTORS},
         "actor": {"fragment_steps": args.batch // ACTORS},
-        "learner": {"threads": args.threads, **({"kind": "gmi", "gmi": {
+        "learner": {"threads": args.threads, "device": args.device, **({"kind": "gmi", "gmi": {
             "instances": args.instances, "reduction": args.reduction}} if args.instances else {})},
         "evaluation": {"every_rounds": 0},
         "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": SEED,
@@ -68,8 +68,7 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    parser = ppo_arguments(__doc__)
-    parser.add_argument("--environment", default=ENVIRONMENT, help="id, or module:factory")
+    parser = add_game(ppo_arguments(__doc__))
     parser.add_argument("--instances", type=int, default=0, help="instances that play and train; 0 = one learner")
     parser.add_argument("--reduction", default="mpr", help="how instances sum gradients")
     print(json.dumps(main(parser.parse_args())))

@@ -15,6 +15,8 @@ import datetime
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -37,9 +39,9 @@ def shipped() -> list[Path]:
     return [path for path in sorted((ROOT / "experiments").glob("**/*.yaml")) if path.parent.name != "bases"]
 
 
-def sampled(fitted: FittedExperiment, repeats: int) -> Workload:
+def sampled(fitted: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time) -> Workload:
     """Samples an experiment's work, as `plan` does it; the first time is for warming up."""
-    work = Workload(fitted)
+    work = Workload(fitted, clock)
     work.measure()
     work.seconds.clear()
     for _ in range(repeats):
@@ -47,9 +49,11 @@ def sampled(fitted: FittedExperiment, repeats: int) -> Workload:
     return work
 
 
-def measured(fitted: FittedExperiment, repeats: int) -> dict[str, float]:
+def measured(
+    fitted: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, float]:
     """Returns the seconds of each unit of an experiment's work."""
-    return {unit: seconds for unit, seconds in sampled(fitted, repeats).units().items() if unit in UNITS}
+    return {unit: seconds for unit, seconds in sampled(fitted, repeats, clock).units().items() if unit in UNITS}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What every contender of `benchmarks/whole_training.py` trains with, ours too."""
+"""What every contender of `benchmarks/whole_training.py` and `benchmarks/gpu` trains with, ours too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import argparse
 ENVIRONMENT = "Hopper-v5"
 GAMMA, GAE_LAMBDA, CLIP, HIDDEN, SEED = 0.99, 0.95, 0.2, 256, 0
 """The same for all."""
+PLAYED_AT_ONCE, FRAMES = 8, 4
+"""Copies of a game, and frames that a policy sees."""
 
 
 def ppo_arguments(description: str | None) -> argparse.ArgumentParser:
@@ -19,3 +21,15 @@ def ppo_arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--minibatch", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     return parser
+
+
+def add_game(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds what those take that can train on pixels, too, and on a GPU."""
+    parser.add_argument("--environment", default=ENVIRONMENT, help="id")
+    parser.add_argument("--device", default="cpu", help="of the update: cpu or cuda")
+    return parser
+
+
+def is_game(environment: str) -> bool:
+    """Whether this is a game of Atari's, as emulated without skipped frames."""
+    return environment.endswith("NoFrameskip-v4")

@@ -1,0 +1,68 @@
+"""Measures GMI-DRL's figures, games, and units of work on one NVIDIA GPU, in parts of at most ten minutes.
+
+    make bench-gpu [ARGS="--peers /tmp/peers/bin/python"]
+    python -m benchmarks.gpu --part fig8
+    python -m benchmarks.gpu --page
+    python -m benchmarks.gpu --rehearse [--peers PYTHON]
+
+Writes benchmarks/results/gpu/PART.json as each point comes; the same command goes on with what is missing. A part whose
+needs are missing says which, and writes nothing. ``--page`` draws what there is into papers/gmi_drl/gpu.md.
+``--rehearse`` does all of it at its smallest on a CPU, into a folder for temporary files, and means nothing.
+
+Figures need mujoco-warp (requirements-warp.txt), games stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
+`make` installs nothing of both; where nothing can be installed, call the module with whichever Python has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from benchmarks.gpu import card, page
+from benchmarks.gpu.limits import LIMIT_S, measure_part
+from benchmarks.gpu.parts import PARTS, Bench
+from benchmarks.provenance import origin
+from runtime.gmi.devices import look
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="parts (default: all)")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a part may take")
+    parser.add_argument("--peers", default=sys.executable, help="Python that has stable-baselines3 and RLlib")
+    parser.add_argument("--out", type=Path, default=page.RESULTS, help="folder of the results")
+    parser.add_argument("--page", action="store_true", help="write the page of what was measured")
+    parser.add_argument("--rehearse", action="store_true", help="try everything without a GPU")
+    args = parser.parse_args(words)
+    if args.page:
+        page.write(args.out, page.PAGE)
+        return
+    # Of several GPUs one: the figures are of one.
+    machine = look()
+    bench = Bench(replace(machine, gpus=machine.gpus[:1]), args.peers, args.rehearse)
+    lacking = "" if args.rehearse else card.missing(bench.machine)
+    results = Path(tempfile.mkdtemp(prefix="rehearsed-")) if args.rehearse else args.out
+    if machine.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = machine.gpus[0].uuid
+    for name in args.part:
+        part = PARTS[name]
+        if lacks := lacking or part.missing(bench):
+            print(f"{name}: not measured: {lacks}", flush=True)
+            continue
+        head = {**origin(f"python -m benchmarks.gpu --part {name}"),
+                **({"is_rehearsed": True} if args.rehearse else card.about(bench.machine))}
+        results.mkdir(parents=True, exist_ok=True)
+        measure_part(results / f"{name}.json", head, part.points(bench), partial(part.measure, bench),
+                     limit_s=args.limit, say=partial(print, flush=True))
+    if args.rehearse:
+        page.write(results, results / "gpu.md", is_rehearsal=True)
+
+
+if __name__ == "__main__":
+    main()

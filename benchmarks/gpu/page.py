@@ -1,0 +1,158 @@
+"""The page of what was measured on a GPU: every number and picture is made of results, and without them it says so."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.limits import read
+from benchmarks.pages import rendered, table
+from benchmarks.provenance import ROOT
+
+PAGE = ROOT / "papers" / "gmi_drl" / "gpu.md"
+RESULTS = ROOT / "benchmarks" / "results" / "gpu"
+TITLE, REHEARSAL = "GMI-DRL on a GPU", "A rehearsal: no number here means anything"
+NO_RESULTS = "**Not measured**: {}. `python -m benchmarks.gpu --part {}` measures it.\n"
+NO_GPU, LEFT_OUT = "no GPU was to be had", "where the rest was, this part was left out or lacked something"
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page.
+
+    Attributes:
+        part: That measures it.
+        by: Settings of a point that make a line of the table; turns are put together.
+        measures: What is told of each.
+        alike: Of these settings, those that a line has in common with the one that its ratios are to, which is the
+            first of such lines; None = no ratios.
+        along: What the picture has on its x-axis: a setting, or ``curve``; empty = there is no picture.
+    """
+
+    part: str
+    by: tuple[str, ...]
+    measures: tuple[str, ...]
+    alike: tuple[str, ...] | None = None
+    along: str = ""
+
+
+LAYOUT, SPEEDS = ("task", "instances", "environments", "backend"), ("steps_per_s", "served_per_s")
+ROUNDS, UNITS = ("steps_per_s", "learn_s", "collect_s"), ("gradient_step_s", "sample_s", "product_sample_s")
+FIGURES = {
+    "fig1": Figure("sweep", LAYOUT[::2], ("utilisation_percent", "sm_activity_percent", "sm_occupancy_percent"),
+                   along="environments"),
+    "fig10": Figure("sweep", LAYOUT[::2], ("steps_per_s", "memory_mib"), along="environments"),
+    "fig7": Figure("fig7", LAYOUT, (*SPEEDS, "utilisation_percent"), ("task",)),
+    "fig8": Figure("fig8", LAYOUT, SPEEDS, ("task", "instances")),
+    "fig9": Figure("fig9", LAYOUT, ("steps_per_s", "elapsed_s", "last_return"), along="curve"),
+    "atari": Figure("atari", ("contender",), ROUNDS, ()),
+    "work": Figure("work", ("file", "device"), UNITS, ("file",)),
+}
+"""By their names in the template."""
+
+
+def middles(rows: Rows, figure: Figure) -> dict[tuple[Any, ...], dict[str, float | None]]:
+    """Returns the median of each measure over the turns, by the settings that make a line; None if nothing was told."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row["point"][key] for key in figure.by), []).append(row)
+    return {key: {name: statistics.median(told) if (told := [row[name] for row in some if row[name] is not None])
+                  else None for name in figure.measures} for key, some in found.items()}
+
+
+def table_of(rows: Rows, figure: Figure) -> str:
+    """Returns the table of a figure; in brackets, how many times the value of the line that it is compared with."""
+    found, lines = middles(rows, figure), []
+    for key, values in found.items():
+        places = [figure.by.index(name) for name in figure.alike or ()]
+        bases = [found[other] for other in found if all(other[at] == key[at] for at in places)]
+        ratios = {name: f" ({value / base:.2f})" for name, value in values.items()
+                  if figure.alike is not None and value and (base := bases[0][name])}
+        lines.append([*map(str, key), *(number(value) + ratios.get(name, "") for name, value in values.items())])
+    return table([name.replace("_", " ") for name in (*figure.by, *figure.measures)], lines)
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def curves_of(rows: Rows, figure: Figure) -> dict[str, dict[str, list[Sequence[float]]]]:
+    """Returns the lines of a picture, by panel and name."""
+    panels: dict[str, dict[str, list[Sequence[float]]]] = {}
+    if figure.along == "curve":
+        for row in rows:
+            name = f"{row['point']['instances']} × {row['point']['environments']:,}, seed {row['point']['turn']}"
+            panels.setdefault(row["point"]["task"], {})[name] = row["curve"]
+    elif figure.along:
+        for key, values in middles(rows, figure).items():
+            for measure, value in values.items():
+                if value is not None:
+                    panels.setdefault(measure.replace("_", " "), {}).setdefault(key[0], []).append(
+                        (key[figure.by.index(figure.along)], value))
+    return panels
+
+
+def draw(figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]]], path: Path) -> None:
+    """Draws a picture."""
+    from benchmarks import drawing
+
+    picture, axes = drawing.panels(len(panels), (4.5 * len(panels), 3.4), squeeze=False)
+    for panel, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for name, line in lines.items():
+            panel.plot(*zip(*line, strict=True), "o-", ms=3, label=name)
+        panel.set(title=title, xlabel="seconds of rounds" if figure.along == "curve" else figure.along)
+        panel.legend(fontsize=7, frameon=False)
+    drawing.saved(picture, path)
+
+
+def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> str:
+    """Returns what there is of a figure: picture, table, what is missing, and where it comes from; or why it is not."""
+    figure, rows = FIGURES[name], found.get("points", [])
+    if not rows:
+        return NO_RESULTS.format(without, figure.part)
+    reasons: dict[str, dict[str, None]] = {}
+    for point, reason in found["not_measured"].items():
+        reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
+    where = [f"{key} {found[key]}" for key in ("gpu", "driver", "cuda", "torch", "commit") if found.get(key)]
+    return "\n".join([
+        *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []), table_of(rows, figure),
+        *(f"Not measured, or not in all turns ({why}): {'; '.join(which)}.\n" for why, which in reasons.items()),
+        f"{', '.join(where)}; {found['hardware']}; {found['date']}.\n"])
+
+
+def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
+    """Returns the page of these results.
+
+    Args:
+        results: By part.
+        pictures: The folder of pictures, from where the page is.
+    """
+    is_rehearsal = any(found.get("is_rehearsed") for found in results.values())
+    return rendered(Path(__file__).with_suffix(".md"), title=REHEARSAL if is_rehearsal else TITLE, **{
+        name: shown(name, results.get(figure.part, {}), pictures, LEFT_OUT if any(results.values()) else NO_GPU)
+        for name, figure in FIGURES.items()})
+
+
+def read_all(results: Path) -> dict[str, dict[str, Any]]:
+    return {figure.part: read(results / f"{figure.part}.json") for figure in FIGURES.values()}
+
+
+def write(results: Path, path: Path, *, is_rehearsal: bool = False) -> None:
+    """Writes the page, and its pictures beside the results.
+
+    Raises:
+        SystemExit: These are results of a rehearsal, and the page is to be published.
+    """
+    found = read_all(results)
+    if not is_rehearsal and (rehearsed := [part for part, one in found.items() if one.get("is_rehearsed")]):
+        raise SystemExit(f"results of a rehearsal are not published: {', '.join(rehearsed)} in {results}")
+    for name, figure in FIGURES.items():
+        if panels := curves_of(found[figure.part].get("points", []), figure):
+            draw(figure, panels, results / f"{name}.png")
+    path.write_text(page(found, os.path.relpath(results, path.parent)))
+    print(path)

@@ -1,0 +1,227 @@
+"""What is measured, part by part. A part is a list of points; instances are the project's own, in real trainings.
+
+Points stand in the order of turns, so that contenders take turns and a part that is cut has something of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.card import Monitor
+from benchmarks.gpu.limits import NotMeasuredError, Point
+from benchmarks.provenance import ROOT
+from runtime.errors import ExperimentError
+from runtime.gmi.devices import Machine, choose_backend
+
+FRAGMENT_STEPS = 32
+"""Of each environment in a round."""
+GAME, GAME_STEPS = "SpaceInvadersNoFrameskip-v4", 1024
+ENDING_S = 30
+"""Seconds that a training gets to end, once it was told to."""
+TASKS = {"Ant": "experiments/warp/ant.yaml", "Humanoid": "experiments/warp/humanoid.yaml"}
+PLAIN_TASKS = {"Hopper": "experiments/hopper.yaml"}
+"""Of a rehearsal without MuJoCo Warp."""
+STAND_INS = {"mps": "cores", "mig": "cores", "cuda": "cpu"}
+"""What a rehearsal takes instead."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where everything is measured, or rehearsed: without a GPU, and at its smallest.
+
+    Attributes:
+        machine: Its first GPU is measured.
+        peers: Python that has the peers.
+    """
+
+    machine: Machine
+    peers: str
+    is_rehearsal: bool = False
+
+    @property
+    def tasks(self) -> Mapping[str, str]:
+        """Experiment files by name; none if there is nothing to simulate them."""
+        return TASKS if find_spec("mujoco_warp") else PLAIN_TASKS if self.is_rehearsal else {}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Environments of one process, ascending."""
+        return (4, 8, 16) if self.is_rehearsal else (512, 1024, 2048, 4096, 8192)
+
+    @property
+    def turns(self) -> int:
+        return 1 if self.is_rehearsal else 3
+
+    def standing_in(self, name: str) -> str:
+        return STAND_INS.get(name, name) if self.is_rehearsal else name
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part.
+
+    Attributes:
+        points: What is measured, in this order.
+        measure: Measures a point within so many seconds.
+        missing: Says what it needs besides the GPU and is not here; empty if all is here.
+    """
+
+    points: Callable[[Bench], list[Point]]
+    measure: Callable[[Bench, Point, float], Mapping[str, Any]]
+    missing: Callable[[Bench], str]
+
+
+# Trainings with instances
+
+
+def command(bench: Bench, point: Point, folder: str) -> list[str]:
+    """Returns the command of a point's training; a minibatch is half of a round."""
+    actors = point["environments"] * point["instances"]
+    changes = [
+        "learner.kind=gmi", f"learner.gmi.instances={point['instances']}",
+        f"learner.gmi.environments={point['environments']}",
+        f"learner.gmi.backend={bench.standing_in(point['backend'])}", f"learner.device={bench.standing_in('cuda')}",
+        "scaler.kind=fixed", f"scaler.actors_fixed={actors}", f"actor.fragment_steps={FRAGMENT_STEPS}",
+        f"algorithm.ppo.minibatch_steps={actors * FRAGMENT_STEPS // 2}", "evaluation.every_rounds=0",
+        "stop.target_return=null", "stop.max_steps=null", "budget.usd=100", f"seed={point['turn']}"]
+    return [sys.executable, "-m", "runtime", "train", bench.tasks[point["task"]], "--out", f"{folder}/run",
+            *(word for change in changes for word in ("--set", change))]
+
+
+def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[str, Any]:
+    """Trains for so many seconds after the first round, which does not count.
+
+    Returns:
+        Steps a second of everything, and of playing alone, which is serving; how busy the GPU was; and by the seconds
+        of all rounds the returns.
+
+    Raises:
+        NotMeasuredError: The backend is not possible here, or the training did not get as far as its second round.
+    """
+    if not bench.is_rehearsal:
+        try:
+            choose_backend(bench.machine, point["backend"], point["instances"])
+        except ExperimentError as error:
+            raise NotMeasuredError(str(error)) from None
+    end_s, seen_s = time.monotonic() + left_s - ENDING_S, list[float]()
+    with tempfile.TemporaryDirectory() as folder:
+        rounds, log = Path(folder, "run", "rounds.jsonl"), Path(folder, "log")
+        with log.open("wb") as output:
+            # It ends in time whatever becomes of this process.
+            process = subprocess.Popen(["timeout", "--foreground", f"--kill-after={ENDING_S}", f"{left_s:.0f}",
+                                        *command(bench, point, folder)], cwd=ROOT, stdout=output, stderr=output)
+        monitor = Monitor(bench.machine.gpus[0].index if bench.machine.gpus else 0)
+        try:
+            while process.poll() is None and time.monotonic() < end_s and (
+                    len(seen_s) < 2 or time.monotonic() < seen_s[0] + seconds):
+                time.sleep(0.05)
+                count = rounds.read_bytes().count(b"\n") if rounds.exists() else 0
+                seen_s += [time.monotonic()] * (count - len(seen_s))
+        finally:
+            has_failed = bool(process.poll())
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            did = monitor.end(min(seen_s, default=0.0), max(seen_s, default=0.0))
+        if has_failed or len(seen_s) < 2:
+            lines = log.read_text(errors="replace").strip().splitlines()
+            reason = [f"no second round within {left_s:.0f} s", *(lines[-1:] if has_failed else []),
+                      *(line for line in lines if "rror" in line)][-1]
+            raise NotMeasuredError(reason.strip()[:300])
+        rows = [json.loads(line) for line in rounds.read_text().splitlines()]
+    elapsed_s = [sum(row["round_s"] for row in rows[:count + 1]) for count in range(len(rows))]
+    curve = [(round(at_s, 2), round(row["episode_return_mean"], 1)) for at_s, row in zip(elapsed_s, rows, strict=True)
+             if row["episode_return_mean"] is not None]
+    steps = sum(row["env_steps"] for row in rows[1:])
+    return {"rounds": len(rows) - 1, "steps_per_s": steps / (elapsed_s[-1] - elapsed_s[0]),
+            "served_per_s": steps / sum(row["collect_s"] for row in rows[1:]), **did,
+            "elapsed_s": elapsed_s[-1], "last_return": curve[-1][1] if curve else None, "curve": curve}
+
+
+def trainings(layouts: Callable[[Bench], Sequence[tuple[int, int, str]]], seconds: float) -> Part:
+    """Each layout of each task, once in every turn: environments of an instance, instances, and their backend."""
+    def points(bench: Bench) -> list[Point]:
+        return [{"task": task, "environments": size, "instances": count, "backend": backend, "turn": turn}
+                for turn in range(bench.turns) for size, count, backend in layouts(bench)
+                for task in bench.tasks]
+
+    def measure(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
+        return train(bench, point, left_s, seconds=0.5 if bench.is_rehearsal else seconds)
+
+    return Part(points, measure, lambda bench: "" if bench.tasks else "the package mujoco-warp is not installed")
+
+
+# Games, and units of work
+
+
+def said_by(words: Sequence[str], left_s: float) -> dict[str, Any]:
+    """Runs a program, and returns the JSON of its last line.
+
+    Raises:
+        NotMeasuredError: It failed, or took too long.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+                              timeout=left_s)
+    except subprocess.TimeoutExpired:
+        raise NotMeasuredError(f"it takes more than {left_s:.0f} s") from None
+    if done.returncode:
+        raise NotMeasuredError(["it failed", *done.stderr.strip().splitlines()][-1][:300])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+CONTENDERS = {"this engine": "engine_rounds.py", "stable-baselines3": "peers/sb3_ppo.py", "RLlib": "peers/rllib_ppo.py"}
+
+
+def play(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
+    """Returns how fast a contender trains on a game, and the seconds that a round's parts take."""
+    python = sys.executable if point["contender"] == "this engine" else bench.peers
+    found = said_by([
+        python, str(ROOT / "benchmarks" / CONTENDERS[point["contender"]]), "--environment", GAME, "--batch",
+        str(GAME_STEPS), "--epochs", "4", "--minibatch", "256", "--steps",
+        str(GAME_STEPS * (1 if bench.is_rehearsal else 16)), "--device", bench.standing_in("cuda"), "--threads", "2",
+    ], left_s)
+    return {"steps_per_s": found["steps"] / found["seconds"], "learn_s": found["learn_s"],
+            "collect_s": found["collect_s"]}
+
+
+def missing_peers(bench: Bench) -> str:
+    """One peer is enough; of the other, the results say that it is not here."""
+    has_peer = any(subprocess.run([bench.peers, "-c", f"import {package}"], capture_output=True).returncode == 0
+                   for package in ("stable_baselines3", "ray.rllib"))
+    return "" if has_peer else f"neither stable-baselines3 nor RLlib is installed for {bench.peers} (--peers PYTHON)"
+
+
+def work(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
+    """Returns the seconds of the units that a bill counts."""
+    return said_by([sys.executable, "-m", "benchmarks.gpu.work", point["file"], bench.standing_in(point["device"])],
+                   left_s)
+
+
+PARTS: Mapping[str, Part] = {
+    "sweep": trainings(lambda bench: [(size, 1, "none") for size in bench.sizes], 15.0),
+    "fig7": trainings(lambda bench: [
+        (bench.sizes[-2], 1, "none"), *((bench.sizes[-2] // count, count, "mps") for count in (2, 3, 4)),
+        (bench.sizes[-1], 1, "none")], 15.0),
+    "fig8": trainings(lambda bench: [(bench.sizes[-3], count, backend) for count in (2, 3)
+                                     for backend in ("none", "mps", "mig")], 15.0),
+    "fig9": trainings(lambda bench: [(bench.sizes[-2], 1, "none"), (bench.sizes[-2] // 4, 4, "mps")], 45.0),
+    "atari": Part(lambda bench: [{"contender": name, "turn": turn} for turn in range(bench.turns)
+                                 for name in CONTENDERS], play, missing_peers),
+    "work": Part(lambda bench: [{"file": f"experiments/{name}.yaml", "device": device, "turn": turn}
+                                for turn in range(bench.turns) for name in ("hopper", "space_invaders")
+                                for device in ("cpu", "cuda")], work, lambda bench: ""),
+}
+"""By name; `sweep` is for figures 1 and 10."""
