@@ -116,9 +116,8 @@ class ThisMachine:
         """Starts the instances; the bill is that of the first of ``learner.instance_types``, by this clock."""
         experiment, now = run.experiment, steady_clock()
         began_s, actors = now(), actors_here(run)
-        at_once = experiment.environment.vector if experiment.environment.backend == "warp" else 1
         model = make_cost_model(experiment, run.spaces, self.prices,
-                                waves=experiment.scaler.waves(actors.fleet.concurrency * at_once))
+                                waves=experiment.scaler.waves(actors.fleet.concurrency * experiment.environment.batch))
         meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events)
         return Supplies(
             actors.cache, actors.fleet, meter, NotKept(), actor_event=actors.event,

@@ -63,6 +63,11 @@ class ResolvedEnvironment(EnvironmentSection):
 
     vector: int
 
+    @property
+    def batch(self) -> int:
+        """Environments that take no longer together than one alone."""
+        return self.vector if self.backend == "warp" else 1
+
 
 class FittedEnvironment(ResolvedEnvironment):
     """What is learned, and how it is seen."""

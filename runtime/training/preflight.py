@@ -56,7 +56,8 @@ def preflight(
     environment = environment or try_experiment(experiment)
     fitted = fit(experiment, environment)
     has_actors = fitted.learner.chosen.has_actors
-    waves = fitted.scaler.waves(fitted.learner.chosen.instances_at_once or 1) if has_actors else 1
+    at_once = (fitted.learner.chosen.instances_at_once or 1) * fitted.environment.batch
+    waves = fitted.scaler.waves(at_once) if has_actors else 1
     model = make_cost_model(fitted, environment.spaces, prices, waves=waves)
     needed_usd, limits = _smallest_round(fitted, model, is_modelled=is_modelled and not has_actors)
     if has_actors:

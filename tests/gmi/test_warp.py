@@ -1,4 +1,7 @@
-"""MuJoCo Warp's worlds against Gymnasium's environments, and trainings in them. A machine's first run compiles."""
+"""MuJoCo Warp's worlds against Gymnasium's environments, and trainings in them: on the GPU if there is one.
+
+A machine's first run compiles.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ pytest.importorskip("mujoco_warp", reason="needs requirements-warp.txt")
 from runtime.gmi.warp import Worlds, make_worlds, roll_out  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 STEP_ARRAYS = ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
 EPISODE_ARRAYS = ("terminated", "truncated", "bootstrap_steps", "episode_lengths", "episode_first_versions")
 EXPERIMENT = """\
@@ -35,12 +38,12 @@ network: {hidden_sizes: [16]}
 algorithm: {kind: ppo, ppo: {epochs: 1, minibatch_steps: 64}}
 scaler: {kind: fixed, actors_fixed: 6}
 actor: {fragment_steps: 16, timeout_s: 300}
-learner: {device: cpu, kind: gmi, gmi: {instances: 2, environments: 2, reduction: mpr}}
+learner: {device: DEVICE, kind: gmi, gmi: {instances: 2, environments: 2, reduction: mpr}}
 budget: {usd: 1.0}
 stop: {max_rounds: 5}
 evaluation: {every_rounds: 0}
 seed: 3
-"""
+""".replace("DEVICE", DEVICE.type)
 
 
 def event(environment_id: str, slot: int, **changes: Any) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def event(environment_id: str, slot: int, **changes: Any) -> dict[str, Any]:
 def learner(environment: ActorEnvironment) -> Ppo:
     """One whose observations are normalised, and by more than nothing."""
     section = AlgorithmSection(ppo=PpoSettings(normalize_observations=True))
-    found = Ppo(LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1))
+    found = Ppo(LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1), device=DEVICE.type)
     found.moments.merge(np.random.default_rng(0).normal(0.1, 2.0, (64, environment.spaces.observation_size)))
     found.policy_version = 7
     return found
@@ -72,16 +75,16 @@ def test_each_step_is_gymnasiums(environment_id: str) -> None:
     environment = make_environment(environment_id, "none")
     bare: Any = environment.gymnasium_environment.unwrapped
     bare.model.opt.cone, bare.model.opt.solver = 1, 2
-    worlds, random = Worlds(environment, 2, CPU), np.random.default_rng(1)
+    worlds, random = Worlds(environment, 2, DEVICE), np.random.default_rng(1)
     worlds.put([0, 1], [worlds.fresh(11), worlds.fresh(11)])
     bound, forced, is_over = bare.action_space.high, 0.0, False
     for step in range(102):
         action = random.uniform(-1.5 * bound, 1.5 * bound).astype(np.float32)
         frame, reward, is_over, _ = environment.step(action)
-        rewards, terminated = worlds.step(torch.from_numpy(np.stack([action, 0.0 * action])))
+        rewards, terminated = worlds.step(torch.from_numpy(np.stack([action, 0.0 * action])).to(DEVICE))
         assert rewards[0].item() == pytest.approx(reward, rel=1e-4, abs=5e-3)
         assert terminated[0].item() == is_over
-        state, forces = np.split(worlds.observations[0].numpy() - frame, [-6 * (bare.model.nbody - 1)])
+        state, forces = np.split(worlds.observations[0].cpu().numpy() - frame, [-6 * (bare.model.nbody - 1)])
         np.testing.assert_allclose(state, 0.0, atol=1e-3)
         np.testing.assert_allclose(forces, 0.0, atol=2e-2 + 1e-3 * np.abs(frame[len(state):]).max())
         assert not torch.equal(worlds.observations[0], worlds.observations[1]), "they have other actions"
@@ -106,14 +109,14 @@ def test_a_fragment_is_the_one_that_gymnasium_plays() -> None:
     expected: Any = roll_out_together(environments, Policy.from_bytes(agent.weights()),
                                       [Request(5, 2, one["slot"]) for one in asked], fragment_steps=40)
     ends = set()
-    for found, one in zip(played(make_worlds(asked[0], CPU), agent, asked), expected, strict=True):
+    for found, one in zip(played(make_worlds(asked[0], DEVICE), agent, asked), expected, strict=True):
         for name in EPISODE_ARRAYS:
             np.testing.assert_array_equal(getattr(found, name), getattr(one, name), err_msg=name)
         for name in STEP_ARRAYS:
             array = getattr(found, name)
             assert isinstance(array, torch.Tensor)
-            assert array.numpy().dtype == getattr(one, name).dtype
-            np.testing.assert_allclose(array.numpy(), getattr(one, name), rtol=2e-2, atol=5e-2, err_msg=name)
+            assert array.cpu().numpy().dtype == getattr(one, name).dtype
+            np.testing.assert_allclose(array.cpu().numpy(), getattr(one, name), rtol=2e-2, atol=5e-2, err_msg=name)
         np.testing.assert_allclose(found.episode_returns, one.episode_returns, rtol=1e-3)
         assert found.open_episode is not None and one.open_episode is not None
         np.testing.assert_allclose(found.open_episode.observation, one.open_episode.observation, rtol=2e-2, atol=5e-2)
@@ -126,11 +129,11 @@ def test_a_fragment_is_the_one_that_gymnasium_plays() -> None:
 
 @pytest.fixture(scope="module")
 def ants() -> Worlds:
-    return make_worlds(event("Ant-v5", 0), CPU)
+    return make_worlds(event("Ant-v5", 0), DEVICE)
 
 
 def equal(found: Fragment, expected: Fragment) -> bool:
-    return all(np.array_equal(np.asarray(getattr(found, name)), np.asarray(getattr(expected, name)))
+    return all(torch.equal(*(torch.as_tensor(getattr(one, name)) for one in (found, expected)))
                for name in (*STEP_ARRAYS, *EPISODE_ARRAYS, "episode_returns"))
 
 
@@ -152,9 +155,9 @@ def test_an_open_episode_goes_on_elsewhere(ants: Worlds) -> None:
     asked = [event("Ant-v5", slot, round_index=3, fragment_steps=25) for slot in range(3)]
     # The simulation itself knows no more than the state: so it is where it was when another begins with it.
     here = played(ants, agent, asked, episodes)
-    elsewhere = played(make_worlds(asked[0], CPU), agent, asked[::-1], episodes[::-1])[::-1]
+    elsewhere = played(make_worlds(asked[0], DEVICE), agent, asked[::-1], episodes[::-1])[::-1]
     assert all(map(equal, here, elsewhere))
-    assert torch.equal(here[0].observations[0], torch.from_numpy(first[0].open_episode.observation))  # type: ignore
+    assert torch.equal(here[0].observations[0].cpu(), torch.from_numpy(first[0].open_episode.observation))  # type: ignore
     ended = next(one for one in here if len(one.episode_lengths))
     assert ended.episode_lengths[0] > 9 and ended.episode_first_versions[0] == 7
 
@@ -193,7 +196,7 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     for key in ("value_loss", "entropy", "kl"):
         assert simulated[key] == pytest.approx(own[key], rel=2e-2)
     assert simulated["value_loss"] != own["value_loss"], "another simulator rounds otherwise"
-    process = start(file, out)
+    process = start(file, out, 2)
     killed = []
     for round_index in range(1, 4):
         wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
