@@ -211,13 +211,13 @@ def work(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
 
 
 PARTS: Mapping[str, Part] = {
-    "sweep": trainings(lambda bench: [(size, 1, "none") for size in bench.sizes], 15.0),
+    "sweep": trainings(lambda bench: [(size, 1, "none") for size in bench.sizes], 8.0),
     "fig7": trainings(lambda bench: [
         (bench.sizes[-2], 1, "none"), *((bench.sizes[-2] // count, count, "mps") for count in (2, 3, 4)),
-        (bench.sizes[-1], 1, "none")], 15.0),
+        (bench.sizes[-1], 1, "none")], 8.0),
     "fig8": trainings(lambda bench: [(bench.sizes[-3], count, backend) for count in (2, 3)
-                                     for backend in ("none", "mps", "mig")], 15.0),
-    "fig9": trainings(lambda bench: [(bench.sizes[-2], 1, "none"), (bench.sizes[-2] // 4, 4, "mps")], 45.0),
+                                     for backend in ("none", "mps", "mig")], 8.0),
+    "fig9": trainings(lambda bench: [(bench.sizes[-2], 1, "none"), (bench.sizes[-2] // 4, 4, "mps")], 30.0),
     "atari": Part(lambda bench: [{"contender": name, "turn": turn} for turn in range(bench.turns)
                                  for name in CONTENDERS], play, missing_peers),
     "work": Part(lambda bench: [{"file": f"experiments/{name}.yaml", "device": device, "turn": turn}
