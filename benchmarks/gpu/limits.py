@@ -38,7 +38,7 @@ def measure_part(
 ) -> None:
     """Measures what is missing of a part, and writes it down point by point.
 
-    A point is begun only if there is time for one that takes as long as the last one did. Nothing is written as long as
+    A point is begun only if there is time for one that takes as long as any did. Nothing is written as long as
     nothing could be measured.
 
     Args:
@@ -68,7 +68,7 @@ def measure_part(
             del reasons[name]
             found["points"].append({"point": point, **row})
             say(f"{part}: {name}: {json.dumps(row)[:200]}")
-        last_s = clock() - began_s
+        last_s = max(last_s, clock() - began_s)
         if found["points"]:
             write_atomically(path, (json.dumps({**found, "not_measured": reasons}, indent=1) + "\n").encode())
     if late := list(reasons.values()).count(OUT_OF_TIME):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.limits import read
+from benchmarks.gpu.limits import OUT_OF_TIME, read
 from benchmarks.pages import rendered, table
 from benchmarks.provenance import ROOT
 
@@ -117,11 +117,15 @@ def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> s
         return NO_RESULTS.format(without, figure.part)
     reasons: dict[str, dict[str, None]] = {}
     for point, reason in found["not_measured"].items():
-        reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
+        if reason != OUT_OF_TIME:
+            reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
+    late = list(found["not_measured"].values()).count(OUT_OF_TIME)
     where = [f"{key} {found[key]}" for key in ("gpu", "driver", "cuda", "torch", "commit") if found.get(key)]
     return "\n".join([
         *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []), table_of(rows, figure),
-        *(f"Not measured, or not in all turns ({why}): {'; '.join(which)}.\n" for why, which in reasons.items()),
+        *(f"Not measured ({why}): {'; '.join(which)}.\n" for why, which in reasons.items()),
+        *([f"There was no time for {late} of {len(rows) + len(found['not_measured'])} points.\n"] if late else []),
+        *([f"**{found['remark']}.**\n"] if "remark" in found else []),
         f"{', '.join(where)}; {found['hardware']}; {found['date']}.\n"])
 
 

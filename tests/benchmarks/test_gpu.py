@@ -274,7 +274,7 @@ def test_the_page_shows_what_was_measured_and_what_was_not() -> None:
     one = page.page({name: found if name == "fig8" else {} for name, found in made_up().items()}, "pictures")
     assert one.count(f"**Not measured**: {page.LEFT_OUT}.") == len(page.FIGURES) - 1
     assert "no GPU was to be had" not in one
-    assert text.count("Not measured, or not in all turns (out of time): task Ant; task Humanoid.") == len(page.FIGURES)
+    assert text.count("There was no time for 4 of 8 points.") == len(page.FIGURES)
     assert re.findall(r"!\[\w+\]\(pictures/(\w+).png\)", text) == ["fig1", "fig10", "fig9"]
     assert "gpu NVIDIA H100, commit abc; 16 cores; 2026-11-25." in text
 
