@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lambda_actor.errors import ActorError as ActorError
     from runtime.cli.in_python import TrainingResult as TrainingResult
     from runtime.cli.in_python import train as train
+    from runtime.errors import ActorsKeepFailingError as ActorsKeepFailingError
+    from runtime.errors import BudgetError as BudgetError
     from runtime.errors import FleetError as FleetError
     from runtime.errors import RunError as RunError
     from runtime.export.policy import TrainedPolicy as TrainedPolicy
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from runtime.learner.advantages import generalized_advantages as generalized_advantages
     from runtime.learner.samples import Tensors as Tensors
     from runtime.learner.updater import InPlaceUpdater as InPlaceUpdater
+    from runtime.pool.policies import numpy_policy as numpy_policy
+    from runtime.pool.pool import ActorPool as ActorPool
+    from runtime.pool.trajectory import Trajectory as Trajectory
     from runtime.ports.fleet import Fleet as Fleet
     from runtime.ports.fleet import Invocation as Invocation
     from runtime.ports.fleet import Outcome as Outcome
@@ -48,13 +53,16 @@ if TYPE_CHECKING:
 _HOMES = {
     "lambda_actor.errors": "ActorError",
     "runtime.cli.in_python": "TrainingResult train",
-    "runtime.errors": "FleetError RunError",
+    "runtime.errors": "ActorsKeepFailingError BudgetError FleetError RunError",
     "runtime.export.policy": "TrainedPolicy load_policy",
     "runtime.fleet": "FleetSetup",
     "runtime.learner.actor_critic": "ActorCritic",
     "runtime.learner.advantages": "generalized_advantages",
     "runtime.learner.samples": "Tensors",
     "runtime.learner.updater": "InPlaceUpdater",
+    "runtime.pool.policies": "numpy_policy",
+    "runtime.pool.pool": "ActorPool",
+    "runtime.pool.trajectory": "Trajectory",
     "runtime.ports.fleet": "Fleet Invocation Outcome",
     "runtime.ports.learning": "Batch State TrainingSamples Update Updater",
     "runtime.ports.run": "Callback RunControl",

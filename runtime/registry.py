@@ -37,4 +37,5 @@ PLACES["learner"] = {
     "function": "runtime.learner.remote.function_settings:FunctionSettings",
     "stellaris": "runtime.learner.stellaris.stellaris_settings:StellarisSettings",
     "gmi": "runtime.gmi.gmi_settings:GmiSettings",
+    "external": "runtime.learner.external_settings:ExternalSettings",
 }

@@ -14,10 +14,10 @@ from typing import Any
 from runtime.cli.arguments import say_unused
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
-from runtime.display.table import make_display
+from runtime.display.table import Silent, make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
-from runtime.ports.run import Callback, Display
+from runtime.ports.run import Callback
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory
 
@@ -96,7 +96,7 @@ def train(
         say_unused(written)
     resolved = written.resolved()
     directory = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
-    display = _Silent() if is_quiet else make_display(resolved)
+    display = Silent() if is_quiet else make_display(resolved)
     try:
         result = run(resolved, directory, backend=make_backend(resolved), resume=resume, display=display, name=name,
                      callbacks=callbacks)
@@ -127,7 +127,3 @@ def _loaded(
     if overrides:
         raise ExperimentError("overrides are for an experiment file; change the dict instead")
     return experiment_from_tree(experiment, source="experiment"), "experiment"
-
-
-class _Silent(Display):
-    """Shows nothing."""

@@ -178,6 +178,7 @@ class CostModel:
         """
         self._prices, self._cache_kind = prices, cache_kind
         self._has_instance, self._watched_usd_per_hour = learner.has_instance, watched_usd_per_hour
+        self._is_external = learner.chosen.is_external
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
@@ -190,6 +191,8 @@ class CostModel:
                         f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
             self._loop_s_usd = prices.instance_hour_usd[types[0]] / 3600
             self._dearest_loop_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
+        elif self._is_external:
+            self._loop_s_usd = self._dearest_loop_s_usd = 0.0
         else:
             self._loop_s_usd = self._dearest_loop_s_usd = (
                 learner.function.coordinator_memory_mib / 1024 * prices.functions[actor.architecture].on_demand_usd)
@@ -197,7 +200,7 @@ class CostModel:
             ACTOR: FunctionPrices(
                 prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
                 timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
-            **({} if self._has_instance else {LEARNER: learner_function_prices(
+            **({} if self._has_instance or self._is_external else {LEARNER: learner_function_prices(
                 prices, learner, architecture=actor.architecture)}),
             **(roles or {})}
 
@@ -216,6 +219,8 @@ class CostModel:
     def attached_usd(self, seconds: float) -> float:
         """What comes and goes with the instance: its volume and its public address; without one, how legs begin."""
         prices = self._prices
+        if self._is_external:
+            return 0.0
         if not self._has_instance:
             return seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
         hourly = (prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH + prices.public_ipv4_hour_usd)

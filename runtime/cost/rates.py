@@ -343,7 +343,7 @@ def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | 
     Args:
         instance_type: Of the learner; None = the first of ``learner.instance_types``.
     """
-    if not experiment.learner.has_instance:
+    if not experiment.learner.has_instance and not experiment.learner.chosen.is_external:
         return (GradientTimes if experiment.learner.chosen.has_gradients else FunctionTimes)(rates, experiment)
     return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])
 

@@ -194,6 +194,10 @@ class EventLines:
         return f"! {name}: {words}"
 
 
+class Silent(Display):
+    """Shows nothing."""
+
+
 class _TextDisplay(Display):
     """What both displays know of a run; and what they say before its first round."""
 

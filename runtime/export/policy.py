@@ -158,6 +158,7 @@ class _RunPolicy(TrainedPolicy):
         self.observation_dtype = np.dtype(np.uint8 if spaces.is_pixels else np.float32)
         self.observation_shape = spaces.picture_shape or environment.observation_shape
         self.vector_size = spaces.vector_size if spaces.is_combined else 0
+        self.weights = weights
         try:
             self._policy = Policy.from_bytes(weights)
             self._policy.check(spaces)

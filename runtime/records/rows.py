@@ -90,15 +90,15 @@ class RoundRow:
     episodes_dropped: Annotated[int | None, Column(
         "episodes that were begun and that nobody finishes: the last ones of fragments, if this environment's episodes "
         "cannot be continued, of which no step is trained on; and open ones whose every continuation raised")] = None
-    policy_loss: Annotated[float, _learner("mean over the last epoch")]
-    value_loss: Annotated[float, _learner("mean over the last epoch")]
-    entropy: Annotated[float, _learner("mean over the last epoch", unit="nats")]
-    kl: Annotated[float, _learner(
+    policy_loss: Annotated[float | None, _learner("mean over the last epoch")]
+    value_loss: Annotated[float | None, _learner("mean over the last epoch")]
+    entropy: Annotated[float | None, _learner("mean over the last epoch", unit="nats")]
+    kl: Annotated[float | None, _learner(
         "mean KL(old ‖ new) over the whole batch after the update; old is the acting policy, for IMPACT the target "
         "network. For IMPALA it is estimated from the actions taken, and may come out a little below 0", unit="nats")]
     explained_variance: Annotated[float | None, _learner(
         "share of the value targets' variance that the critic explained before the update; null if they do not vary")]
-    learning_rate: Annotated[float, _learner("of the last update")]
+    learning_rate: Annotated[float | None, _learner("of the last update")]
     updates: Annotated[int, _learner(
         "updates of the policy in this round, each a new version; 1 in a synchronous round")]
     staleness_mean: Annotated[float, _learner(

@@ -63,6 +63,7 @@ class Seen:
 
     def after(self, row: RoundRow) -> Seen:
         """Returns what is seen when another round has finished."""
+        assert row.policy_loss is not None and row.value_loss is not None and row.kl is not None, "it was trained on"
         return Seen(
             loss=row.policy_loss + row.value_loss,
             return_mean=self.return_mean if row.episode_return_mean is None else row.episode_return_mean,

@@ -17,8 +17,10 @@ class UpdaterSettings(Section):
 
     Attributes:
         title: The updater's name for people.
-        has_instance: Whether an instance stands; else the learner is a function, and another function runs the loop.
+        has_instance: Whether an instance stands; else the learner is a function, and another function runs the loop,
+            or neither is there.
         has_actors: Whether what trains plays, too: then no other actors are started.
+        is_external: Whether somebody else's trainer samples with the actors, so that nothing here trains.
         has_gradients: Whether each invocation of the learner function computes a gradient, of which several run at
             once, and not an update.
         is_exact: Whether its results equal, to the bit, those of training in place: a run may be continued with
@@ -31,6 +33,7 @@ class UpdaterSettings(Section):
     title: ClassVar[str] = "the updater"
     has_instance: ClassVar[bool] = True
     has_actors: ClassVar[bool] = False
+    is_external: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = False
     is_exact: ClassVar[bool] = False
     is_tabled: ClassVar[bool] = False
@@ -40,7 +43,7 @@ class UpdaterSettings(Section):
     @property
     def functions_at_once(self) -> int:
         """Learner functions that may run at the same time; 0 if the learner is no function."""
-        return 0 if self.has_instance else 1
+        return 0 if self.has_instance or self.is_external else 1
 
     @property
     def instances_at_once(self) -> int:

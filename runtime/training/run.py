@@ -171,7 +171,7 @@ class _Run:
         self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
         self._actor_event = {
             "run_id": self._context.run_id, "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
-            **_environment_event(experiment.environment), **supplies.actor_event}
+            **environment_event(experiment.environment), **supplies.actor_event}
         equipment = Equipment(
             updater=self._open_updater(),
             detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
@@ -340,7 +340,7 @@ class _Report(Observer):
             self._events.append("report_failed", error=why)
 
 
-def _environment_event(environment: FittedEnvironment) -> dict[str, Any]:
+def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
     """The fields of an actor's event that say what it plays."""
     return {
         **({"environment_options": environment.options} if environment.options else {}),

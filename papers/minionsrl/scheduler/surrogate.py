@@ -146,8 +146,9 @@ def points_of(run: Recording) -> Points:
         "learner_s": np.array([row.modelled_learn_s for row in rows]),
         "round_s": np.array([row.modelled_round_s for row in rows]),
         "usd": np.array([row.round_cost_usd for row in rows]),
-        "log_kl": np.log(np.maximum([row.kl for row in rows], _TINY)),
-        "log_loss": np.log(np.maximum(np.abs([row.policy_loss + row.value_loss for row in rows]), _TINY))}
+        "log_kl": np.log(np.maximum([row.kl or 0.0 for row in rows], _TINY)),
+        "log_loss": np.log(np.maximum(np.abs(
+            [(row.policy_loss or 0.0) + (row.value_loss or 0.0) for row in rows]), _TINY))}
 
 
 def fit(runs: Sequence[Recording]) -> Surrogate:

@@ -1,0 +1,35 @@
+"""Settings of a trainer that is somebody else's: only actors are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from runtime.errors import ExperimentError
+from runtime.ports.learning import Updater
+from runtime.settings.updater import UpdaterSettings
+
+
+class ExternalSettings(UpdaterSettings):
+    """Settings of a trainer outside, which samples with `nitro_rl.ActorPool`."""
+
+    title: ClassVar[str] = "a trainer of your own, which samples with nitro_rl.ActorPool"
+    has_instance: ClassVar[bool] = False
+    is_external: ClassVar[bool] = True
+    unread: ClassVar[tuple[str, ...]] = (
+        "learner.instance_types", "learner.market", "learner.image_parameter", "learner.device", "learner.threads")
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields what a trainer outside cannot have."""
+        if experiment.cache.kind == "learner":
+            yield ("cache.kind = learner: no instance holds it (learner.kind = external); allowed: serverless | node | "
+                   "none, or learner.kind = instance")
+
+    def make(self, learner: Any, remote: Any) -> Updater:
+        """Refuses: nothing here trains.
+
+        Raises:
+            ExperimentError: Always.
+        """
+        raise ExperimentError("learner.kind = external: only nitro_rl.ActorPool samples with it, for a trainer of your "
+                              "own; allowed for train: any other")

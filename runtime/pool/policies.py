@@ -1,0 +1,116 @@
+"""Policies that a trainer of your own gives its actors, as the messages that actors take."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.errors import WireError
+from lambda_actor.policy import Policy
+from lambda_actor.spaces import Spaces
+from runtime.errors import RunError
+
+Layer = tuple[np.ndarray, np.ndarray]
+
+
+def numpy_policy(
+    layers: Sequence[Layer],
+    *,
+    activation: str = "tanh",
+    log_std: Any = None,
+    choices: Sequence[int] = (),
+    observation_mean: Any = None,
+    observation_std: Any = None,
+    observation_clip: float = 10.0,
+) -> bytes:
+    """Makes a policy of fully connected layers, which actors run without torch.
+
+    Args:
+        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each layer, as torch's Linear has them.
+        activation: Between them, ``tanh`` or ``relu``.
+        log_std: Of continuous actions, whose mean the last layer gives, ``[A]``; None for logits of choices.
+        choices: Values of each part of an action with several discrete parts; empty if there is one.
+        observation_mean, observation_std: Observations are normalised with these, ``[O]``; None = as they are.
+        observation_clip: Bound of normalised observations.
+
+    Raises:
+        RunError: That is no policy.
+    """
+    try:
+        arrays = [(np.asarray(weight, np.float32), np.asarray(bias, np.float32)) for weight, bias in layers]
+        entering = arrays[0][0].shape[1]
+        hidden = " ".join(str(len(bias)) for _, bias in arrays[:-1])
+        fields = {
+            "policy_version": np.array(0, np.int64),
+            "network": wire.text_field(f"mlp {activation} {hidden}".strip()),
+            "distribution": wire.text_field("gaussian" if log_std is not None else " ".join(
+                ["categorical", *map(str, choices)])),
+            "log_std": np.zeros(0, np.float32) if log_std is None else np.asarray(log_std, np.float32),
+            "observation_mean": np.zeros(entering, np.float32) if observation_mean is None else np.asarray(
+                observation_mean, np.float32),
+            "observation_std": np.ones(entering, np.float32) if observation_std is None else np.asarray(
+                observation_std, np.float32),
+            "observation_clip": np.array(np.inf if observation_mean is None else observation_clip, np.float32),
+            **{f"{wire.LAYER_PREFIX}{index}.{name}": array for index, layer in enumerate(arrays)
+               for name, array in zip(("weight", "bias"), layer, strict=True)}}
+        message = wire.encode(wire.Kind.WEIGHTS, fields)
+        Policy.from_bytes(message)
+    except (WireError, ValueError, TypeError, IndexError) as error:
+        raise RunError(f"these layers are no policy: {error}") from None
+    return message
+
+
+class Published:
+    """The policies that actors have had, each with its number.
+
+    Attributes:
+        version: Number of the newest one; -1 before the first.
+        weights: Its message.
+    """
+
+    def __init__(self, spaces: Spaces) -> None:
+        """Takes the environment's spaces, which each policy must fit."""
+        self._spaces, self._digest = spaces, b""
+        self.version, self.weights = -1, b""
+
+    def get_state(self) -> list[Any]:
+        return [self.version, self._digest.hex()]
+
+    def set_state(self, state: Any) -> None:
+        """Goes on from what `get_state` gave.
+
+        Raises:
+            ValueError, TypeError: It is no such thing.
+        """
+        version, digest = state
+        self.version, self._digest = int(version), bytes.fromhex(digest)
+        self.weights = b""
+
+    def take(self, policy: Any) -> None:
+        """Takes a policy: another one than the newest has the next number.
+
+        Args:
+            policy: What `nitro_rl.load_policy` returned of a run, what `numpy_policy` made, or a decoded message of it.
+
+        Raises:
+            RunError: It is none of these, or does not fit the environment.
+        """
+        given = getattr(policy, "weights", policy)
+        if isinstance(given, Mapping):
+            given = wire.encode(wire.Kind.WEIGHTS, given)
+        if not isinstance(given, bytes):
+            raise RunError(f"policy = {type(policy).__name__} is none that actors can run; allowed: what load_policy "
+                           "returns of a run, or what numpy_policy makes")
+        try:
+            fields = dict(wire.decode(given, wire.Kind.WEIGHTS)) | {"policy_version": np.array(0, np.int64)}
+            digest = hashlib.sha256(wire.encode(wire.Kind.WEIGHTS, fields)).digest()
+            Policy(fields).check(self._spaces)
+            version = self.version + (digest != self._digest)
+            weights = wire.encode(wire.Kind.WEIGHTS, fields | {"policy_version": np.array(version, np.int64)})
+        except WireError as error:
+            raise RunError(f"the policy cannot act in this environment: {error}") from None
+        self._digest, self.version, self.weights = digest, version, weights

@@ -1,0 +1,531 @@
+"""A pool of actors for a trainer of your own, within a budget.
+
+A call asks for a fragment from each of some actors. Its worst case is reserved before anything starts, and settled
+actor by actor. Failed actors are replaced, with the same random numbers. Open episodes are continued by later calls,
+bit for bit. Each call that has ended is a row of `rounds.jsonl`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.errors import ActorError, WireError
+from runtime.backends.registry import make_backend
+from runtime.config.loading import experiment_from_tree
+from runtime.config.schema import Experiment
+from runtime.cost.prices import prices_to_json
+from runtime.display.table import PlainDisplay, Silent
+from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
+from runtime.pool.policies import Published
+from runtime.pool.trajectory import Trajectory, for_trainers
+from runtime.ports import sampling
+from runtime.ports.learning import State
+from runtime.ports.money import ACTOR, Work
+from runtime.ports.run import Display, RunContext
+from runtime.ports.sampling import Actor, ActorSpec, ActorTally, Ended
+from runtime.records.downloaded import load_trusted_experiment
+from runtime.records.events import EventLog
+from runtime.records.files import to_json, write_atomically
+from runtime.records.layout import default_directory
+from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
+from runtime.report.page import try_to_write_report
+from runtime.sampling.episodes import OpenEpisodes
+from runtime.sampling.failures import Failures, Patience
+from runtime.sampling.serverless import ServerlessSampler
+from runtime.training.preflight import preflight
+from runtime.training.resume import check_same_experiment, count_what_was_spent, stored_experiment
+from runtime.training.run import environment_event
+from runtime.training.signals import Signals
+from runtime.training.summary import summarise
+
+_PATIENCE = Patience()
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a pool.
+
+    Attributes:
+        number: From 1.
+        actors: That it asked for.
+        error: Why some brought nothing; empty if all did, or until it has ended.
+        has_ended: Whether nothing more comes of it.
+    """
+
+    number: int
+    actors: int
+    spec: ActorSpec = field(repr=False)
+    is_streamed: bool = field(repr=False)
+    began_s: float = field(repr=False)
+    error: str = ""
+    has_ended: bool = False
+    came: dict[int, sampling.Trajectory] = field(default_factory=dict, repr=False)
+    awaited: set[str] = field(default_factory=set, repr=False)
+    tally: ActorTally = field(default_factory=ActorTally, repr=False)
+    may_replace: bool = field(default=True, repr=False)
+    usd: float = field(default=0.0, repr=False)
+    reserved_usd: float = field(default=0.0, repr=False)
+
+
+class ActorPool:
+    """Actors that sample for a trainer of your own: processes here, AWS Lambda, or a Ray cluster.
+
+    Attributes:
+        directory: Where it leaves `rounds.jsonl`, the ledger, events and a report.
+        rows: Of the calls that have ended, in their order.
+    """
+
+    def __init__(
+        self,
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        budget_usd: float | None = None,
+        out: str | os.PathLike[str] | None = None,
+        overrides: Iterable[str] = (),
+        is_quiet: bool = False,
+        trust: bool = False,
+    ) -> None:
+        """Tries the environment, checks the budget, and starts what actors need.
+
+        Args:
+            experiment: An experiment file, or its content as a dict, of which ``environment``, ``actor``, ``fleet``,
+                ``cache`` and ``scaler``, for the most actors of a call, count. Without ``cache.kind`` there is none.
+            budget_usd: All that it may ever spend; None = ``budget.usd`` of the experiment.
+            out: Directory for the records. One that an earlier pool of this experiment left is continued: what was
+                spent stays spent. None makes one below ``runs``.
+            overrides: Keys of the file to change, each ``section.key=value``.
+            is_quiet: Print no line for each call.
+            trust: Run the code that the file names, even if it is a downloaded run's.
+
+        Raises:
+            RunError: It cannot begin; the text says why. Nothing was spent.
+            UnusableEnvironmentError: The environment cannot be played.
+        """
+        written, name = _loaded(experiment, budget_usd, list(overrides), trust=trust)
+        resolved = written.resolved()
+        backend = make_backend(resolved)
+        tried, self._experiment = preflight(
+            resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
+        self.spaces, self._name, self._backend = tried.spaces, name, backend
+        path = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
+        with ExitStack() as stack:
+            self._directory = directory = RunDirectory(path)
+            stack.callback(directory.close)
+            backend.fetch(directory)
+            if directory.holds_run:
+                check_same_experiment(self._experiment, stored_experiment(directory), directory)
+            self.directory, self.rows = path, directory.read_rounds()
+            directory.cut_rounds_back(len(self.rows))
+            self._events = EventLog(directory.events_path, _now)
+            supplies = backend.supply(RunContext(
+                experiment=self._experiment, spaces=self.spaces, run_id=(run_id := uuid.uuid4().hex),
+                directory=directory, events=self._events, stack=stack, shield=Signals().shield))
+            self._meter, self._keeping = supplies.meter, supplies.keeping
+            count_what_was_spent(self._meter, directory.ledger_path, self._events,
+                                 elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save)
+            write_atomically(directory.config_path, self._experiment.to_yaml().encode())
+            write_atomically(directory.prices_path, prices_to_json(backend.prices))
+            self._sampler = ServerlessSampler(supplies.fleet, supplies.cache, self._meter)
+            self._event = {
+                "run_id": run_id, "seed": self._experiment.seed, **environment_event(self._experiment.environment),
+                **supplies.actor_event}
+            self._display: Display = Silent() if is_quiet else PlainDisplay(resolved, sys.stdout)
+            self._display.started(resolved, {"results": str(path), **supplies.facts}, self.rows)
+            self._keeping.begins()
+            self._stack = stack.pop_all()
+        self._published = Published(self.spaces)
+        self._episodes = OpenEpisodes(self._events)
+        self._failures = Failures(self._events, self._episodes, _PATIENCE)
+        self._calls: dict[int, Call] = {}
+        self._ready: deque[Trajectory] = deque()
+        self._slots: list[int] = []
+        self._number, self._env_steps = len(self.rows), sum(row.env_steps for row in self.rows)
+        self._opened_s: float | None = None
+        self._started_s = time.monotonic()
+        self._closed = ""
+
+    def __enter__(self) -> ActorPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def spent_usd(self) -> float:
+        """What it has spent, with what earlier pools in its directory had, in US dollars."""
+        return self._meter.spent_usd
+
+    @property
+    def policy_version(self) -> int:
+        """Number of the policy that the newest call was given, from 0; it rises with each other policy."""
+        return self._published.version
+
+    def sample(self, policy: Any, *, actors: int, steps: int | None = None) -> list[Trajectory]:
+        """Has actors play a fragment each, and waits for them.
+
+        Args:
+            policy: What `load_policy` returns of a run, or `numpy_policy` makes.
+            actors: Fragments, at most ``scaler.actors_fixed``, or whatever the most of the scaler is.
+            steps: Of each fragment, at most ``actor.fragment_steps``; None = as many.
+
+        Returns:
+            A trajectory of each, in the order of their slots.
+
+        Raises:
+            BudgetError: The budget does not hold it. Nothing was started.
+            ActorsKeepFailingError: Some brought nothing, in three tries each. `as_completed` has what came.
+            RunError: The pool is closed, or an argument is not allowed.
+        """
+        call = self._start(policy, actors, steps, is_streamed=False)
+        while not call.has_ended:
+            self._advance()
+        found = [for_trainers(call.came[slot]) for slot in sorted(call.came)]
+        if call.error:
+            self._ready.extend(found)
+            raise ActorsKeepFailingError(_missing(call), call.error)
+        return found
+
+    def submit(self, policy: Any, *, actors: int, steps: int | None = None) -> Call:
+        """Starts a call, and returns at once; `as_completed` has its trajectories. Otherwise as `sample`."""
+        return self._start(policy, actors, steps, is_streamed=True)
+
+    def as_completed(self) -> Iterator[Trajectory]:
+        """Yields the trajectories of submitted calls as they come, until none is in flight.
+
+        Raises:
+            ActorsKeepFailingError: An actor brought nothing, in three tries. The others' can still be taken.
+        """
+        while self._ready or self._calls:
+            if self._ready:
+                yield self._ready.popleft()
+            elif any(call.is_streamed for call in self._calls.values()):
+                for call in self._advance():
+                    if call.error and call.is_streamed:
+                        raise ActorsKeepFailingError(_missing(call), call.error)
+
+    def state(self) -> bytes:
+        """Returns what later calls depend on, for a checkpoint: open episodes, and how many calls there were.
+
+        Raises:
+            RunError: Calls are in flight, or trajectories have not been taken.
+        """
+        if self._calls or self._ready:
+            raise RunError(f"the pool's state is between calls: {len(self._calls)} are in flight, and "
+                           f"{len(self._ready)} trajectories are not taken; take them with as_completed first")
+        episodes = self._episodes.get_state()
+        values = {"experiment": self._experiment.identity, "calls": self._number, "episodes": episodes.values,
+                  "spent_usd": self.spent_usd, "policy": self._published.get_state()}
+        return wire.encode(wire.Kind.LEARNER_STATE, {
+            "values": np.frombuffer(json.dumps(values).encode(), np.uint8),
+            **{f"{wire.ARRAY_PREFIX}{name}": array for name, array in episodes.arrays.items()}})
+
+    def load_state(self, state: bytes) -> None:
+        """Goes on from what `state` returned; the rows of later calls are removed, and what they cost stays spent.
+
+        Raises:
+            RunError: It is no state of a pool of this experiment, or calls are in flight.
+        """
+        if self._calls or self._ready:
+            raise RunError("load_state while calls are in flight, or trajectories are not taken")
+        try:
+            fields = wire.decode(state, wire.Kind.LEARNER_STATE)
+            values = json.loads(wire.field_text(fields["values"]))
+            if values["experiment"] != json.loads(json.dumps(self._experiment.identity)):
+                raise RunError("the state is of a pool of another experiment")
+            calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
+            self._episodes.set_state(State(
+                {name.removeprefix(wire.ARRAY_PREFIX): array for name, array in fields.items() if name != "values"},
+                values["episodes"]))
+            self._published.set_state(values["policy"])
+        except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"this is no state of a pool: {type(error).__name__}: {error}") from None
+        self._number = calls
+        self._directory.cut_rounds_back(calls)
+        self.rows = self.rows[:calls]
+        self._env_steps = sum(row.env_steps for row in self.rows)
+        if (elsewhere_usd := spent_usd - self.spent_usd) > 0.0:
+            self._meter.add_spent(elsewhere_usd)
+            self._save()
+
+    def close(self) -> None:
+        """Gives up what is in flight, settles it, writes the report, and ends all that was started; idempotent."""
+        if self._closed:
+            return
+        self._closed = "the pool is closed"
+        with self._stack:
+            try:
+                with suppress(ActorError, RunError):
+                    for _ in self._sampler.give_up_all():
+                        pass
+                self._end_round()
+                self._meter.forfeit()
+                summary: Mapping[str, Any] = summarise(
+                    self.rows, name=self._name, experiment=self._experiment, backend=self._backend, best=None,
+                    stop_reason="closed", error="", spent_usd=self.spent_usd,
+                    session_s=time.monotonic() - self._started_s, was_resumed=False)
+                write_atomically(self._directory.summary_path, to_json(summary))
+                if why := try_to_write_report(self._directory.path):
+                    self._events.append("report_failed", error=why)
+                self._keeping.on_end(summary)
+            finally:
+                self._save()
+                self._display.close()
+
+    # One call
+
+    def _start(self, policy: Any, actors: int, steps: int | None, *, is_streamed: bool) -> Call:
+        if self._closed:
+            raise RunError(f"{self._closed}; open another one on {self.directory}")
+        section = self._experiment.actor
+        steps = section.fragment_steps if steps is None else steps
+        for name, value, most, key in (
+                ("actors", actors, self._experiment.scaler.most_actors, "the scaler's most actors"),
+                ("steps", steps, section.fragment_steps, "actor.fragment_steps")):
+            if type(value) is not int or not 1 <= value <= most:
+                raise RunError(f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment")
+        self._published.take(policy)
+        version, weights = self._published.version, self._published.weights
+        works = self._reserve(actors)
+        now_s = time.monotonic()
+        call = Call(self._number + 1, actors, ActorSpec(
+            {**self._event, "fragment_steps": steps, "round_index": self._number + 1, "policy_version": version},
+            self.spaces, len(weights), section.timeout_s), is_streamed, now_s, reserved_usd=self._meter.reserved_usd)
+        self._number, self._calls[call.number] = call.number, call
+        with self._unbroken():
+            self._save()
+            self._sampler.publish(version, weights)
+            in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
+            continued = {id_ for one in self._calls.values() for id_ in map(_continued, one.came.values())}
+            waiting = self._episodes.not_in(in_flight | continued)
+            self._send(call, [Actor(f"c{call.number}-{number}-0", call.spec, work, number,
+                                    waiting[number] if number < len(waiting) else None)
+                              for number, work in enumerate(works)])
+        return call
+
+    def _reserve(self, actors: int) -> list[Work]:
+        """Reserves the worst case of so many actors.
+
+        Raises:
+            BudgetError: It does not fit; nothing is reserved.
+        """
+        if self._opened_s is None:
+            if not self._meter.open_standing():
+                raise BudgetError(f"the budget does not hold another call: ${self._meter.free_usd:.6f} are free of "
+                                  f"${self._experiment.budget.usd:g}, less than what stands for one; nothing was "
+                                  "started")
+            self._opened_s = time.monotonic()
+        taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
+        free = (slot for slot in range(actors + len(taken)) if slot not in taken)
+        works = [Work(ACTOR, slot) for slot in islice(free, actors)]
+        granted = self._meter.reserve(works)
+        if granted == actors:
+            return works
+        for work in works[:granted]:
+            self._meter.settle(work, None)
+        if not self._calls:
+            self._end_round()
+        raise BudgetError(f"the budget does not hold another call of {actors} actors, only of {granted}: "
+                          f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}; nothing was "
+                          "started")
+
+    def _send(self, call: Call, actors: list[Actor]) -> None:
+        call.awaited.update(actor.invocation_id for actor in actors)
+        self._sampler.start(actors)
+
+    def _advance(self) -> list[Call]:
+        """Waits for the next actor that ends, or for a deadline; returns the calls that have ended with it."""
+        with self._unbroken():
+            deadline_s = self._experiment.fleet.round_deadline_s
+            left_s = min((call.began_s + deadline_s for call in self._calls.values() if call.may_replace),
+                         default=math.inf) - time.monotonic()
+            before_usd = self._meter.spent_usd
+            ended = self._sampler.next(max(0.0, min(left_s, deadline_s)))
+            if ended is not None:
+                self._take_in(ended, self._meter.spent_usd - before_usd)
+            elif left_s <= 0:
+                for call in self._calls.values():
+                    if call.may_replace and call.began_s + deadline_s <= time.monotonic():
+                        self._give_up(call)
+            return [self._finish(call) for call in list(self._calls.values()) if not call.awaited]
+
+    def _take_in(self, ended: Ended, usd: float) -> None:
+        actor, call = ended.actor, self._calls[int(ended.actor.spec.event["round_index"])]
+        call.usd += usd
+        call.tally.add_times(ended)
+        call.awaited.discard(actor.invocation_id)
+        if ended.was_delivered:
+            return
+        if ended.trajectory is not None:
+            self._failures.succeeded(actor)
+            self._came(call, actor, ended.trajectory)
+            return
+        call.tally.failed += 1
+        call.tally.last_error = ended.reason
+        if ended.outcome.status == "abandoned" or ended.was_given_up:
+            return
+        self._failures.failed(actor, ended.outcome, ended.reason)
+        work = Work(ACTOR, actor.work.slot, actor.work.attempt + 1)
+        if call.may_replace and work.attempt < _PATIENCE.attempts and self._meter.reserve([work]):
+            self._events.append("actor_replaced", slot=actor.number, attempt=work.attempt)
+            self._save()
+            self._send(call, [Actor(f"c{call.number}-{actor.number}-{work.attempt}", call.spec, work, actor.number,
+                                    actor.episode)])
+
+    def _give_up(self, call: Call) -> None:
+        """At its deadline: takes what is there, and waits for nothing else."""
+        call.may_replace = False
+        self._events.append("actors_abandoned", reason="the call's deadline passed", count=len(call.awaited))
+        for actor in self._sampler.awaited:
+            if actor.invocation_id in call.awaited and (found := self._sampler.deliver(actor)) is not None:
+                self._came(call, actor, found)
+
+    def _came(self, call: Call, actor: Actor, trajectory: sampling.Trajectory) -> None:
+        call.came[actor.number] = trajectory
+        if call.is_streamed:
+            self._ready.append(for_trainers(trajectory))
+
+    def _finish(self, call: Call) -> Call:
+        """Takes over the open episodes of a call that has ended, and writes its row."""
+        del self._calls[call.number]
+        came = [call.came[slot] for slot in sorted(call.came)]
+        replayed_steps = self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
+        self._episodes.take_over(came)
+        call.tally.late += self._sampler.tidy() if not self._calls else 0
+        standing_usd = 0.0 if self._calls else self._end_round()
+        self._env_steps += (steps := sum(len(one["rewards"]) for one in came))
+        row = _row(call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(), steps=steps,
+                   steps_total=self._env_steps, seconds=time.monotonic() - call.began_s, standing_usd=standing_usd,
+                   spent_usd=self._meter.spent_usd, reserved_usd=self._meter.reserved_usd)
+        self._save()
+        self._directory.append_round(row)
+        self.rows.append(row)
+        self._keeping.on_round_end(row)
+        self._display.on_round_end(row)
+        if len(came) < call.actors:
+            call.error = call.tally.last_error or "fleet.round_deadline_s passed"
+        call.has_ended = True
+        return call
+
+    def _end_round(self) -> float:
+        """Settles what stood since the first of the calls that overlapped; returns what that cost."""
+        if self._opened_s is None:
+            return 0.0
+        before_usd, seconds = self._meter.spent_usd, time.monotonic() - self._opened_s
+        self._opened_s = None
+        try:
+            self._meter.close_round(actors_started=0, seconds=seconds)
+        except BudgetError as error:
+            self._events.append("reservation_exceeded", error=str(error))
+        return self._meter.spent_usd - before_usd
+
+    def _save(self) -> None:
+        ledger = to_json(self._meter.get_state())
+        self._keeping.ledger_changed(ledger)
+        write_atomically(self._directory.ledger_path, ledger)
+
+    def _unbroken(self) -> _Unbroken:
+        return _Unbroken(self)
+
+
+class _Unbroken:
+    """A block after which nothing more can be sampled if something cut it in two."""
+
+    def __init__(self, pool: ActorPool) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            self._pool.close()
+            self._pool._closed = f"the pool ended with {type(error).__name__}: {error}"
+
+
+def _loaded(
+    experiment: str | os.PathLike[str] | Mapping[str, Any], budget_usd: float | None, overrides: list[str], *,
+    trust: bool,
+) -> tuple[Experiment, str]:
+    """Returns the experiment of a pool, and its name."""
+    if isinstance(experiment, Mapping):
+        if overrides:
+            raise ExperimentError("overrides are for an experiment file; change the dict instead")
+        tree = {**experiment, "learner": {"kind": "external"}, "cache": {"kind": "none", **experiment.get("cache", {})}}
+        if budget_usd is not None:
+            tree["budget"] = {"usd": budget_usd}
+        return experiment_from_tree(tree, source="experiment"), "pool"
+    path = Path(experiment)
+    own = [*overrides, "learner.kind=external", *([] if budget_usd is None else [f"budget.usd={budget_usd!r}"])]
+    written = load_trusted_experiment(path, [*own, "cache.kind=none"], trust=trust)
+    given = load_trusted_experiment(path, overrides, trust=trust)
+    if "kind" in given.cache.model_fields_set:
+        written = load_trusted_experiment(path, own, trust=trust)
+    return written, f"{path.stem}-pool"
+
+
+def _continued(trajectory: sampling.Trajectory) -> str:
+    return bytes(trajectory["continued_episode"]).decode()
+
+
+def _missing(call: Call) -> str:
+    return (f"{call.actors - len(call.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
+            "last error: ")
+
+
+def _row(
+    call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, steps: int,
+    steps_total: int, seconds: float, standing_usd: float, spent_usd: float, reserved_usd: float,
+) -> RoundRow:
+    """What a call was: nothing is known of the training."""
+    nothing = dict.fromkeys((
+        "eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square", "noise_scale",
+        "boosting_score", "decay_weight", "evaluation_return_mean", "evaluation_round", "policy_loss", "value_loss",
+        "entropy", "kl", "explained_variance", "learning_rate", "detect_s", "evaluate_s", "modelled_detect_s",
+        "modelled_evaluate_s"))
+    returns = np.concatenate([np.zeros(0), *(one["episode_returns"] for one in came)])
+    lengths = np.concatenate([np.zeros(0), *(one["episode_lengths"] for one in came)])
+    spanning = sum(int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came)
+    billed_s, cpu_s = call.tally.billed_s, call.tally.cpu_s
+    return RoundRow.from_mapping({
+        **nothing,
+        "round_index": call.number, "policy_version": int(call.spec.event["policy_version"]),
+        "actor_count_wanted": call.actors, "actor_count": call.actors, "actors_returned": len(came),
+        "actors_failed": call.tally.failed, "actors_late": call.tally.late, "env_steps": steps,
+        "env_steps_total": steps_total,
+        "episode_return_mean": float(returns.mean()) if len(returns) else None,
+        "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
+        "episodes_finished": len(returns), "episodes_spanning_versions": spanning,
+        "replayed_steps": replayed_steps, "episodes_dropped": dropped or None,
+        "updates": 0, "staleness_mean": 0.0, "staleness_max": 0, "replayed_fraction": 0.0,
+        "collect_s": seconds, "learn_s": 0.0, "modelled_learn_s": 0.0, "round_s": seconds,
+        "modelled_round_s": max(billed_s, default=0.0), "actors_billed": len(billed_s),
+        "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
+        "actor_billed_s_max": max(billed_s, default=None),
+        "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
+        "actors_cost_usd": call.usd, "provisioned_cost_usd": 0.0, "learner_cost_usd": 0.0,
+        "infrastructure_cost_usd": standing_usd, "round_cost_usd": call.usd + standing_usd,
+        "spent_usd": spent_usd, "reserved_usd": reserved_usd, "round_reserved_usd": call.reserved_usd})
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,77 @@
+"""What an actor of a pool has played, for a trainer of your own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lambda_actor.frames import stack_frames, unpack_frames
+from runtime.ports import sampling
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """A fragment of ``T`` steps: the rest of an open episode, then others, the last one left open again.
+
+    Attributes:
+        call: Number of the call that it belongs to, from 1.
+        slot: Its place in that call, from 0.
+        policy_version: Number of the policy that acted; see `ActorPool.policy_version`.
+        observations: Before each step, float32 ``[T, O]``; of pixels uint8 ``[T, F·C, H, W]``.
+        actions: As the policy chose them: float32 ``[T, A]``, which the environment was given clipped to its bounds;
+            int64 ``[T]`` of Discrete, from 0; or int64 ``[T, A]``.
+        log_probs: Of these actions, float32 ``[T]``; of continuous ones before they were clipped.
+        rewards: As the environment gave them, float64 ``[T]``.
+        terminated: Whether the episode ended with that step in a terminal state, bool ``[T]``.
+        truncated: Whether it was cut off there, bool ``[T]``.
+        bootstrap_steps: Steps after which the return goes on elsewhere, int64 ``[K]``: truncated ones, and the last one
+            of an episode that is left open.
+        bootstrap_observations: What was observed after these, ``[K, …]`` as ``observations``.
+        episode_returns: Of the episodes that ended here, with what was played of them before, float64 ``[E]``.
+        episode_lengths: In steps, int64 ``[E]``.
+    """
+
+    call: int
+    slot: int
+    policy_version: int
+    observations: Array
+    actions: Array
+    log_probs: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    bootstrap_steps: Array
+    bootstrap_observations: Array
+    episode_returns: Array
+    episode_lengths: Array
+
+    def __len__(self) -> int:
+        """Its steps."""
+        return len(self.rewards)
+
+    @property
+    def next_observations(self) -> Array:
+        """After each step, as ``observations``; after a terminated one zeros, as nothing counts there."""
+        after = np.concatenate([self.observations[1:], np.zeros_like(self.observations[:1])])
+        after[self.terminated] = 0
+        after[self.bootstrap_steps] = self.bootstrap_observations
+        return after
+
+
+def for_trainers(trajectory: sampling.Trajectory) -> Trajectory:
+    """Makes one of a decoded trajectory message, with the frames of pixels stacked."""
+    if "frames" in trajectory:
+        frames = unpack_frames(trajectory)
+        observed = {"observations": stack_frames(frames, trajectory["observation_frames"]),
+                    "bootstrap_observations": stack_frames(frames, trajectory["bootstrap_frames"])}
+    else:
+        observed = {name: trajectory[name] for name in ("observations", "bootstrap_observations")}
+    same = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",
+            "episode_lengths")
+    return Trajectory(
+        call=int(trajectory["round_index"]), slot=int(trajectory["slot"]),
+        policy_version=int(trajectory["policy_version"]), **observed, **{name: trajectory[name] for name in same})
