@@ -156,7 +156,7 @@ class ActorPool:
         self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
         self._ready: deque[Trajectory] = deque()
-        self._slots: list[int] = []
+        self._waiting: dict[int, dict[str, Any]] = {}
         self._number, self._env_steps = len(self.rows), sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
         self._started_s = time.monotonic()
@@ -412,19 +412,26 @@ class ActorPool:
         self._episodes.take_over(came)
         call.tally.late += self._sampler.tidy() if not self._calls else 0
         standing_usd = 0.0 if self._calls else self._end_round()
-        self._env_steps += (steps := sum(len(one["rewards"]) for one in came))
-        row = _row(call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(), steps=steps,
-                   steps_total=self._env_steps, seconds=time.monotonic() - call.began_s, standing_usd=standing_usd,
-                   spent_usd=self._meter.spent_usd, reserved_usd=self._meter.reserved_usd)
+        self._waiting[call.number] = _row(
+            call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(),
+            seconds=time.monotonic() - call.began_s, standing_usd=standing_usd, spent_usd=self._meter.spent_usd,
+            reserved_usd=self._meter.reserved_usd)
         self._save()
-        self._directory.append_round(row)
-        self.rows.append(row)
-        self._keeping.on_round_end(row)
-        self._display.on_round_end(row)
+        while (found := self._waiting.pop(len(self.rows) + 1, None)) is not None:
+            self._write(found)
         if len(came) < call.actors:
             call.error = call.tally.last_error or "fleet.round_deadline_s passed"
         call.has_ended = True
         return call
+
+    def _write(self, found: dict[str, Any]) -> None:
+        """Writes the next row; a call that overtakes others waits for their rows."""
+        self._env_steps += found["env_steps"]
+        row = RoundRow.from_mapping({**found, "env_steps_total": self._env_steps})
+        self._directory.append_round(row)
+        self.rows.append(row)
+        self._keeping.on_round_end(row)
+        self._display.on_round_end(row)
 
     def _end_round(self) -> float:
         """Settles what stood since the first of the calls that overlapped; returns what that cost."""
@@ -493,10 +500,10 @@ def _missing(call: Call) -> str:
 
 
 def _row(
-    call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, steps: int,
-    steps_total: int, seconds: float, standing_usd: float, spent_usd: float, reserved_usd: float,
-) -> RoundRow:
-    """What a call was: nothing is known of the training."""
+    call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, seconds: float,
+    standing_usd: float, spent_usd: float, reserved_usd: float,
+) -> dict[str, Any]:
+    """What a call was, but for the steps of all: nothing is known of the training."""
     nothing = dict.fromkeys((
         "eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square", "noise_scale",
         "boosting_score", "decay_weight", "evaluation_return_mean", "evaluation_round", "policy_loss", "value_loss",
@@ -506,12 +513,12 @@ def _row(
     lengths = np.concatenate([np.zeros(0), *(one["episode_lengths"] for one in came)])
     spanning = sum(int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came)
     billed_s, cpu_s = call.tally.billed_s, call.tally.cpu_s
-    return RoundRow.from_mapping({
+    return {
         **nothing,
         "round_index": call.number, "policy_version": int(call.spec.event["policy_version"]),
         "actor_count_wanted": call.actors, "actor_count": call.actors, "actors_returned": len(came),
-        "actors_failed": call.tally.failed, "actors_late": call.tally.late, "env_steps": steps,
-        "env_steps_total": steps_total,
+        "actors_failed": call.tally.failed, "actors_late": call.tally.late,
+        "env_steps": sum(len(one["rewards"]) for one in came),
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
         "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
         "episodes_finished": len(returns), "episodes_spanning_versions": spanning,
@@ -524,7 +531,7 @@ def _row(
         "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
         "actors_cost_usd": call.usd, "provisioned_cost_usd": 0.0, "learner_cost_usd": 0.0,
         "infrastructure_cost_usd": standing_usd, "round_cost_usd": call.usd + standing_usd,
-        "spent_usd": spent_usd, "reserved_usd": reserved_usd, "round_reserved_usd": call.reserved_usd})
+        "spent_usd": spent_usd, "reserved_usd": reserved_usd, "round_reserved_usd": call.reserved_usd}
 
 
 def _now() -> str:
