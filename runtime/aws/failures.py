@@ -32,8 +32,8 @@ PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
 class CredentialsLostError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
     """A role cannot be assumed, or not any more. Whoever handles AWS' errors handles this one."""
 
-    fmt = ("the role {role} cannot be assumed: {why}. If your AWS credentials have expired, sign in again and open the "
-           "pool again: it continues, and what was spent stays spent")
+    fmt = ("the role {role} cannot be assumed. If your AWS credentials have expired, sign in and open the pool again, "
+           "which continues: {why}")
 
 
 def code_of(error: BaseException | None) -> str:
