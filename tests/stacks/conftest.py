@@ -98,7 +98,7 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         if key not in made:
             path = tmp_path_factory.mktemp("experiment") / f"{name}.yaml"
             without = {"local": {"fleet__kind": "local"}, "function": {"learner__kind": "function"},
-                       "external": {"learner__kind": "external"}}
+                       "external": {"learner": {"kind": "external"}}}
             kinds = {"cache__kind": "none", **without[cache]} if cache in without else {"cache__kind": cache}
             path.write_text(experiment_text(**kinds, **changes))
             app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})

@@ -1,13 +1,14 @@
 """Somebody's own trainer, by the rehearsal's clock: a pool of the real code that samples until it has made its calls.
 
 ``python -m tests.simulators.rehearsal.pool EXPERIMENT.yaml DIR CALLS``; it prints a line when it is open, and for each
-call, each with the dollars that are spent.
+call, each with the dollars that are spent. After a call it trains for as long as there is a file DIR.training.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -32,6 +33,8 @@ if __name__ == "__main__":
                 trajectories = pool.sample(policy, actors=ACTORS, steps=STEPS)
                 steps = sum(len(one.rewards) for one in trajectories)
                 print(f"call {number + 1}: {len(trajectories)} actors, {steps} steps {pool.spent_usd:.6f}", flush=True)
+                while Path(f"{out}.training").exists():
+                    time.sleep(0.1)
     except nitro_rl.RunError as error:
         print(f"error: {error}", flush=True)
         sys.exit(2)

@@ -240,12 +240,15 @@ def _external_closed(world: Rehearsal) -> None:
 
 def _external_budget(world: Rehearsal) -> None:
     """No learner: warm actors use the budget up while the trainer trains; the guard ends it, and the pool is told."""
-    world.deploy(text=experiment(cache="none", learner="external", provisioned=2, deadline_s=60, usd=0.06))
-    trainer = world.trainer("hopper", calls=1000)
+    world.deploy(text=experiment(cache="none", learner="external", provisioned=6, deadline_s=60, usd=0.08))
+    training = world.directory / "pool.training"
+    training.touch()
+    trainer = world.trainer("hopper", calls=2)
+    _after_calls(world, trainer, 1)
+    _check_ended_quickly(world, "its budget is used up")
+    training.unlink()
     world.until(lambda: trainer.process.poll() is not None, "the end of the pool")
-    world.check(trainer.calls() >= 1, f"nothing was sampled: {trainer.lines}")
-    world.check("budget" in trainer.lines[-1], f"it was not told: {trainer.lines[-1]}")
-    _check_ended_quickly(world, "")
+    world.check("is being taken down: its budget is used up" in trainer.lines[-1], f"it says {trainer.lines[-1]}")
 
 
 def _after_calls(world: Rehearsal, trainer: Trainer, count: int) -> None:
