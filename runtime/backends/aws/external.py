@@ -15,6 +15,7 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import clients
 from runtime.backends.aws.backend import check_guard
+from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.heartbeat import Heartbeat
 from runtime.backends.aws.log import LOG
 from runtime.backends.aws.pool_stack import FoundPool
@@ -108,8 +109,8 @@ class PoolBackend:
             run.stack.callback(fleet.close)
         inline = without_cache(run, fleet)
         meter = self._meter(run, self._entry, concurrency)
-        keeping = PoolKeeping(self._heartbeat, meter, run=self._deployment.key, budget_usd=self._budget_usd(run),
-                              spent_usd=self._entry.promised_usd, now=self._now)
+        keeping = PoolKeeping(self._ledger, self._heartbeat, meter, self._deployment, now=self._now,
+                              budget_usd=self._budget_usd(run), spent_usd=self._entry.promised_usd)
         return Supplies(
             inline, inline, meter, keeping, actor_event=actor_event(experiment, "", "", ""),
             facts={"server": NO_CACHE, "actors": f"{function}, {concurrency} at once",
@@ -143,21 +144,22 @@ class PoolKeeping(Keeping):
     """Tells the guard what a pool has spent and promised, before what it promises is used."""
 
     def __init__(
-        self, heartbeat: Heartbeat, meter: WallClockMeter, *, run: str, budget_usd: float, spent_usd: float,
-        now: Callable[[], float],
+        self, ledger: Ledger, heartbeat: Heartbeat, meter: WallClockMeter, deployment: Deployment, *,
+        budget_usd: float, spent_usd: float, now: Callable[[], float],
     ) -> None:
         """Keeps a pool that has taken its deployment over.
 
         Args:
+            ledger: Tells what has become of the deployment.
             heartbeat: Where its promises go.
             meter: Its own.
-            run: Key of its entry in the ledger.
+            deployment: Its own.
             budget_usd: All that it may spend, with the teardown.
             spent_usd: What the ledger had as spent and promised when the pool was opened.
             now: Seconds since 1970.
         """
-        self._heartbeat, self._meter, self._run, self._budget_usd = heartbeat, meter, run, budget_usd
-        self._spent_usd, self._now = spent_usd, now
+        self._ledger, self._heartbeat, self._meter, self._deployment = ledger, heartbeat, meter, deployment
+        self._budget_usd, self._spent_usd, self._now = budget_usd, spent_usd, now
         self._promised_usd, self._has_ended = 0.0, False
 
     def spent_usd(self) -> float:
@@ -184,10 +186,18 @@ class PoolKeeping(Keeping):
             # Between two calls a trainer may train for as long as it likes: what stands is counted, and bounded.
             self._heartbeat.promise(self._figures(), due_s=math.inf, is_written=is_new)
         except LostRunError:
-            raise LostRunError(f"another pool was opened on {self._run}: this one may not spend any more") from None
-        if self._heartbeat.order_reason:
-            raise TeardownOrderedError(f"the deployment of {self._run} is being taken down: "
-                                       f"{self._heartbeat.order_reason}")
+            # Also when the guard has closed the account of a deployment that is gone.
+            entry = self._ledger.get(self._deployment.key)
+            order = entry.order_for(self._deployment.stack) if entry else None
+            if order is None:
+                raise LostRunError(f"another pool was opened on {self._deployment.key}: this one may not spend any "
+                                   "more") from None
+            reason = order.reason
+        else:
+            reason = self._heartbeat.order_reason
+        if reason:
+            raise TeardownOrderedError(f"the deployment of {self._deployment.key} is taken down: {reason}. To go on, "
+                                       "deploy it again, and open the pool again")
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Tells the guard that nothing is left to do; if that cannot be told, it hears no more of the pool."""
@@ -197,8 +207,11 @@ class PoolKeeping(Keeping):
         try:
             self._heartbeat.promise(self._figures(), due_s=self._now(), is_written=False)
             self._heartbeat.finishes(_CLOSED)
+        except LostRunError:
+            # It is somebody else's to tell.
+            return
         except LedgerError as error:
-            LOG.warning("the guard was not told that the pool of %s has ended: %s", self._run, error)
+            LOG.warning("the guard was not told that the pool of %s has ended: %s", self._deployment.key, error)
 
     def _figures(self) -> dict[str, float]:
         meter = self._meter

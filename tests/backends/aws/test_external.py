@@ -189,10 +189,16 @@ def test_of_two_pools_the_older_one_spends_no_more_and_its_end_is_not_the_others
     assert world.ledger.get(RUN) == entry
 
 
-def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_not_wait(world: World) -> None:
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_not_wait(
+    world: World, is_gone: bool
+) -> None:
     supplies = world.open()
     world.ledger.order(RUN, stack=STACK, reason="its budget is used up", now_s=world.now_s)
-    with pytest.raises(TeardownOrderedError, match=f"^the deployment of {RUN} is being taken down: its budget is used"):
+    if is_gone:
+        # While this machine slept, say: the account is closed, and nobody may write for the run any more.
+        world.ledger.close(RUN, stack=STACK, spent_usd=1.0, now_s=world.now_s)
+    with pytest.raises(TeardownOrderedError, match=f"^the deployment of {RUN} is taken down: its budget is used"):
         reserve(supplies, 1)
     assert world.ledger.get(RUN).state == FINISHED
     with pytest.raises(TeardownOrderedError):

@@ -25,7 +25,8 @@ if __name__ == "__main__":
     import nitro_rl
 
     path, out, calls = sys.argv[1:]
-    policy = nitro_rl.numpy_policy([(np.zeros((8, 11)), np.zeros(8)), (np.zeros((3, 8)), np.zeros(3))], log_std=np.zeros(3))
+    layers = [(np.zeros((8, 11)), np.zeros(8)), (np.zeros((3, 8)), np.zeros(3))]
+    policy = nitro_rl.numpy_policy(layers, log_std=np.zeros(3))
     try:
         with nitro_rl.ActorPool(path, out=out, overrides=["fleet.kind=lambda"], is_quiet=True) as pool:
             print(f"open {pool.spent_usd:.6f}", flush=True)
