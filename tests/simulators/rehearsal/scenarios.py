@@ -436,7 +436,7 @@ def _boot_fails(world: Rehearsal) -> None:
 
 
 def deployer(world: Rehearsal) -> None:
-    """Somebody with the policy that the docs tell people to take deploys, looks and destroys, both kinds of learner."""
+    """Somebody with the policy that the docs tell people to take deploys, looks and destroys, all kinds of learner."""
     text = experiment(usd=_AMPLE_USD)
     world.machines.is_dead_on_arrival = True
     bootstrap(world.account.client)
@@ -449,6 +449,12 @@ def deployer(world: Rehearsal) -> None:
     world.deploy("walker", experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
                                       usd=_AMPLE_USD).replace("Hopper-v5", "Walker2d-v5"))
     _look_and_stop(world, "walker")
+    world.deploy("hopper", experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD))
+    trainer = world.trainer("hopper", calls=1)
+    world.until(lambda: trainer.process.poll() is not None, "the end of a pool")
+    world.check(trainer.process.returncode == 0, f"the pool says {trainer.lines}")
+    world.is_hurried = True
+    world.until_gone("hopper")
 
 
 def _look_and_stop(world: Rehearsal, name: str) -> None:
