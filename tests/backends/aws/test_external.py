@@ -249,8 +249,10 @@ def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_w
     with pytest.raises(LedgerError) as told:
         supplies.keeping.ledger_changed(b"")
     assert "sign in and open the pool again" in str(told.value) and "\n" not in str(told.value)
-    # Closing it cannot be told either; the guard will miss it.
+    # Closing it cannot be told either; the guard will miss it. That hides nothing of why it was closed.
     supplies.keeping.on_end({})
+    assert supplies.meter.reserve([Work(ACTOR, 2)]) == 1
+    supplies.keeping.ledger_changed(b"")
     with pytest.raises(AccountError, match="sign in and open the pool again"):
         world.backend()
     world.refusal = None
