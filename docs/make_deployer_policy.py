@@ -56,7 +56,8 @@ _NAMES = (
     (r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$", lambda found: f"{found[1]}*{'/*' if found[2] else ''}"),
     (r"(NitroGuard|NitroNetwork|NitroResults)-[\w-]+", r"\1-*"), (r"(log-group:Nitro-\*).*", r"\1"),
     (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"), (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
-    (r"(role/Nitro-\*-PoolRole).*", r"\1*"), (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
+    (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
+    (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
 """A name in the rehearsal, and what stands for all such names."""
 
 Rights = dict[str, set[str]]

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +39,7 @@ from runtime.guard.ledger import (
     TeardownOrderedError,
 )
 from runtime.guard.stacks import GuardedStack
+from runtime.pool.pool import ActorPool
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.run import Supplies
 from tests.helpers import wait_for
@@ -327,3 +329,21 @@ def test_where_there_is_no_pool_it_is_said(
     assert text in str(refused.value)
 
 
+
+
+def test_a_pools_file_names_its_deployment_and_a_dict_names_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def find(name: str) -> FoundPool:
+        asked.append(name)
+        raise AccountError("no stack")
+
+    monkeypatch.setattr(pool_stack, "find_pool", find)
+    (path := tmp_path / "slow.yaml").write_text(json.dumps(TREE))
+    with pytest.raises(AccountError, match="no stack"):
+        ActorPool(path)
+    with pytest.raises(ExperimentError, match="a dict names no deployment; allowed: the experiment file"):
+        ActorPool(TREE)
+    assert asked == ["slow"]
