@@ -29,6 +29,7 @@ from runtime.cost.prices import prices_from_json
 from runtime.errors import ExperimentError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
 from runtime.guard.ledger import Entry, Ledger, LedgerError, LostRunError, TeardownOrderedError
+from runtime.guard.stacks import GuardedStack
 from runtime.guard.times import LATE_S
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records import layout
@@ -75,7 +76,7 @@ class PoolBackend:
                 self.prices = prices_from_json(files.read(layout.PRICES))
         except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
             raise AccountError(f"{found.files} cannot be read: {error}") from None
-        _check_same(experiment, deployed, found.deployed.name)
+        _check_same(experiment, deployed, found.deployed)
         self._ledger = Ledger(self._client("dynamodb"), self._deployment.ledger_table)
         self._heartbeat = Heartbeat(self._ledger, self._deployment, now=self._now, ended=self._end)
         self._entry: Entry | None = None
@@ -110,16 +111,13 @@ class PoolBackend:
         inline = without_cache(run, fleet)
         meter = self._meter(run, self._entry, concurrency)
         keeping = PoolKeeping(self._ledger, self._heartbeat, meter, self._deployment, now=self._now,
-                              budget_usd=self._budget_usd(run), spent_usd=self._entry.promised_usd)
+                              budget_usd=experiment.budget.usd, spent_usd=self._entry.promised_usd)
         return Supplies(
             inline, inline, meter, keeping, actor_event=actor_event(experiment, "", "", ""),
             facts={"server": NO_CACHE, "actors": f"{function}, {concurrency} at once",
                    "guard": f"takes {self._found.deployed.name} down when the pool is closed, or silent for "
                             f"{LATE_S / 60:.0f} minutes",
                    "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"})
-
-    def _budget_usd(self, run: RunContext) -> float:
-        return min(run.experiment.budget.usd, self._found.deployed.budget_usd)
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         """Bills what stands from where the ledger's figures end: until then, they hold it."""
@@ -130,7 +128,7 @@ class PoolBackend:
         model = make_cost_model(experiment.model_copy(update={"actor": actor}), run.spaces, self.prices,
                                 waves=experiment.scaler.waves(concurrency))
         # What is kept for the teardown is not the pool's to spend.
-        usable_usd = max(0.0, self._budget_usd(run) - deployed.tail_usd)
+        usable_usd = max(0.0, experiment.budget.usd - deployed.tail_usd)
         return WallClockMeter(
             model, Budget(usable_usd), billed_since_s=since_s, now=self._now, events=run.events,
             provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]))
@@ -219,13 +217,13 @@ class PoolKeeping(Keeping):
                 "burn_usd_per_hour": meter.burn_usd_per_hour, "covered_until_s": meter.covered_until_s}
 
 
-def _check_same(experiment: ResolvedExperiment, tree: Any, stack: str) -> None:
-    """Checks that the deployed function plays what the pool asks for, and costs what it counts.
+def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:
+    """Checks that the deployed function plays what the pool asks for, and costs what it counts, within the budget.
 
     Args:
         experiment: The pool's, resolved.
         tree: The experiment file as it was deployed.
-        stack: For people.
+        stack: As the guard sees it.
 
     Raises:
         ExperimentError: It does not.
@@ -234,11 +232,14 @@ def _check_same(experiment: ResolvedExperiment, tree: Any, stack: str) -> None:
         deployed = {"environment": read_tree(EnvironmentSection, tree["environment"]),
                     "actor": read_tree(ActorSection, tree.get("actor") or {})}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExperimentError(f"the experiment file of {stack} cannot be read: {error}") from None
+        raise ExperimentError(f"the experiment file of {stack.name} cannot be read: {error}") from None
     for section, keys in (("environment", EnvironmentSection.model_fields.keys() - {"vector"}),
                           ("actor", _OF_THE_FUNCTION)):
         for key in sorted(keys):
             own, other = (getattr(one, key) for one in (getattr(experiment, section), deployed[section]))
             if own != other:
-                raise ExperimentError(f"{section}.{key} = {own!r}, but {stack} was deployed with {other!r}; allowed: "
-                                      "the same, or deploy again")
+                raise ExperimentError(f"{section}.{key} = {own!r}, but {stack.name} was deployed with {other!r}; "
+                                      "allowed: the same, or deploy again")
+    if experiment.budget.usd > stack.budget_usd:
+        raise ExperimentError(f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "
+                              f"{stack.budget_usd:g}; allowed: up to that, or deploy again")

@@ -160,9 +160,11 @@ def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_wri
     assert world.writes == writes + 1
 
 
-def test_the_pool_gets_the_smaller_budget_without_what_the_teardown_needs(world: World) -> None:
+def test_what_the_teardown_needs_is_not_the_pools_nor_is_more_than_was_deployed(world: World) -> None:
     assert world.open().meter.free_usd == pytest.approx(2.0 - TAIL_USD)
-    assert world.open(world.backend(budget_usd=0.5)).meter.free_usd == pytest.approx(0.5 - TAIL_USD)
+    world.backend(budget_usd=3.0)
+    with pytest.raises(ExperimentError, match="budget.usd = 2, but Nitro-mine was deployed with 1; allowed: up to"):
+        world.backend(budget_usd=1.0)
 
 
 def test_a_pool_that_is_opened_again_counts_what_the_one_before_had_promised(world: World) -> None:

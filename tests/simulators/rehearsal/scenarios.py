@@ -207,7 +207,9 @@ def _external(world: Rehearsal) -> None:
     """No learner, but a pool in a process of the user's: kill -9 of it, opened again, kill -9: the guard ends it."""
     text = experiment(cache="none", learner="external", deadline_s=60, usd=_AMPLE_USD)
     code, printed, context = world.make_deploy("hopper", text)
-    world.check(code == 0 and "your own process" in printed, f"make deploy ({code}): {printed}")
+    world.check(code == 0, f"make deploy ({code}): {printed}")
+    for words in ("your own process", "open it within 45 minutes"):
+        world.check(words in " ".join(printed.split()), f"it does not say {words!r}: {printed}")
     deployment = world.deploy(text=text, context=context)
     for kind in ("instances", "auto scaling groups", "volumes", "caches", "state machines"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
