@@ -3,8 +3,8 @@
     python docs/make_deployer_policy.py
 
 Both are derived from calls that are made here: the scenario ``deployer`` plays `make deploy`, `status`, `logs`,
-`results` and `stop` in the simulated account, and the CDK's own command line bootstraps it. Both may do everything
-then, and what they asked for is allowed, on the names of this project.
+`results`, `stop` and `nitro_rl.ActorPool` in the simulated account, and the CDK's own command line bootstraps it. Both
+may do everything then, and what they asked for is allowed, on the names of this project.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ _NAMES = (
     (r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$", lambda found: f"{found[1]}*{'/*' if found[2] else ''}"),
     (r"(NitroGuard|NitroNetwork|NitroResults)-[\w-]+", r"\1-*"), (r"(log-group:Nitro-\*).*", r"\1"),
     (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"), (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
+    (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
     (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
 """A name in the rehearsal, and what stands for all such names."""
 

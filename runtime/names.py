@@ -25,6 +25,12 @@ VERSION_OUTPUT = "Version"
 """Of the guard's stack: what the guard understands; see `runtime.guard.check`."""
 MACHINE_OUTPUT = "StateMachine"
 """Of an experiment's stack without an instance: ARN of the state machine that has the rounds run."""
+FUNCTION_OUTPUT, LEDGER_OUTPUT = "ActorFunction", "LedgerTable"
+"""Of an experiment's stack: ARN of the alias of its actor function. Of the guard's stack, and of an experiment's whose
+trainer is somebody's own: name of the ledger."""
+POOL_ROLE_OUTPUT, FILES_OUTPUT, WARM_OUTPUT = "PoolRole", "PoolFiles", "WarmActors"
+"""Of an experiment's stack whose trainer is somebody's own: ARN of the role that a pool assumes, the ``s3://`` URL of
+the experiment file and the prices as they were deployed, and how many actors are kept warm."""
 SHARED_STACKS = (RESULTS_STACK, NETWORK_STACK, GUARD_STACK)
 """In the order in which they are deployed."""
 STACK_PREFIX = f"{OURS}-"

@@ -172,8 +172,11 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
         return code
     _tell(check_guard(clients(session)))
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
-    if not code and not plan.has_instance:
+    if not code and plan.has_coordinator:
         _tell({"rounds": _begin_rounds(clients(session), plan)})
+    if not code and plan.is_external:
+        _tell({"pool": f"open it within {MISSING_S / 60:.0f} minutes: nitro_rl.ActorPool(FILE, "
+                       "overrides=[\"fleet.kind=lambda\"])"})
     if not code:
         _tell({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime stop "
                        f"{plan.name}"})
@@ -258,8 +261,8 @@ def limits(plan: Plan) -> list[str]:
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; " + (
                        f"actors at work come on top, all of them all the time ${actors_usd:.2f}"
                        if plan.has_function else "actors at work cost nothing beside it")
-                   + ("" if plan.has_instance else f", learner functions ${learners_usd:.2f}"),
-        **({} if plan.has_instance else {"promised": _promised(plan)}),
+                   + (f", learner functions ${learners_usd:.2f}" if plan.has_coordinator else ""),
+        **({"promised": _promised(plan)} if plan.has_coordinator else {}),
         "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
                  + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
                  + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
@@ -275,7 +278,30 @@ def limits(plan: Plan) -> list[str]:
         "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
         "shared": "network, guard and results bucket: about $0.60 a month",
         "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
+        **(_pool_limits(plan) if plan.is_external else {}),
     })
+
+
+def _pool_limits(plan: Plan) -> dict[str, str]:
+    """What differs if the trainer is a process of the user's own."""
+    expected, budget = plan.estimate, plan.experiment.budget
+    warm_usd = expected.provisioned_usd_per_hour
+    actors_usd = _hour_usd(plan, plan.experiment.scaler.most_actors, plan.experiment.actor.memory_mib)
+    return {
+        "deployment": f"{plan.stack_name}, run {plan.run}",
+        "learner": "none: your own process, which samples with nitro_rl.ActorPool and fleet.kind = lambda",
+        "budget": f"${budget.usd:g}, also if your process hangs or dies, as long as the guard runs: the pool may spend "
+                  f"${budget.usd - expected.tail_usd:.4f}; ${expected.tail_usd:.4f} are kept for taking everything "
+                  "down",
+        "an hour": f"${expected.burn_usd_per_hour:.4f} for what stands: warm actors ${warm_usd:.3f}, the rest is the "
+                   f"image and the heartbeat; actors at work come on top, all of them all the time ${actors_usd:.2f}",
+        "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the pool is closed, when ${budget.usd:g} "
+                 f"less ${expected.tail_usd:.4f} can have been spent, when the pool is silent for {LATE_S / 60:.0f} "
+                 f"minutes, when none was opened in {MISSING_S / 60:.0f}, or after budget.lifetime_hours = "
+                 f"{budget.lifetime_hours:g}",
+        "without it": f"if the guard fails too, the pool still ends at its budget; then ${warm_usd:.3f} an hour for "
+                      "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
+        "after that": "the image, $0.10 a GB and month, until you delete it; results are on your disk"}
 
 
 def _minutes(seconds: float) -> str:

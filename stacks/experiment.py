@@ -6,12 +6,13 @@ from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
 from runtime.guard.stacks import tags_of_limits
-from runtime.names import MACHINE_OUTPUT
+from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import make_cache
 from stacks.components.coordinator import Coordinator
 from stacks.components.dashboard import Dashboard
 from stacks.components.learner import Learner
+from stacks.components.pool import Pool
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import Plan
@@ -22,7 +23,8 @@ class ExperimentStack(Stack):
     """Actors, cache, learner and dashboard of one experiment. Nothing in it outlives it.
 
     With ``fleet.kind: local`` actors are processes of the learner: there is neither a function nor a cache. With
-    ``learner.kind: function`` there is no instance: all are functions.
+    ``learner.kind: function`` there is no instance: all are functions. With ``learner.kind: external`` there are only
+    actors, and the role of the pool that samples with them.
     """
 
     def __init__(
@@ -36,8 +38,11 @@ class ExperimentStack(Stack):
         actor = ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
         if actor is not None:
             cache.grant_actors(actor.role)
-        learner: Learner | Coordinator
-        if plan.has_instance:
+        learner: Learner | Coordinator | None = None
+        if plan.is_external:
+            assert actor is not None, "the plan was checked"
+            outputs = dict(Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs)
+        elif plan.has_instance:
             learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
                               cache=cache)
             outputs = {"LearnerImage": learner.image_id, "LearnerGroupName": learner.group_name}
@@ -45,14 +50,13 @@ class ExperimentStack(Stack):
             assert actor is not None, "the plan was checked"
             learner = Coordinator(self, "Learner", plan=plan, results=results, guard=guard, actor=actor)
             outputs = {MACHINE_OUTPUT: learner.machine.state_machine_arn}
-        dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function if actor else None)
+        if learner is not None:
+            dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function if actor else None)
+            outputs |= {"ResultsBucket": results.bucket.bucket_name, "ResultsPrefix": plan.prefix,
+                        "DashboardUrl": dashboard.url, "LearnerLogs": learner.log_group.log_group_name}
         for name, value in {
-            "ResultsBucket": results.bucket.bucket_name,
-            "ResultsPrefix": plan.prefix,
-            "DashboardUrl": dashboard.url,
-            "LearnerLogs": learner.log_group.log_group_name,
             **({"ActorLogs": actor.log_group.log_group_name,
-                "ActorFunction": actor.alias.function_arn} if actor else {}),
+                FUNCTION_OUTPUT: actor.alias.function_arn} if actor else {}),
             **outputs,
         }.items():
             CfnOutput(self, name, value=value)

@@ -30,6 +30,7 @@ from runtime.names import (
     COORDINATOR_SUFFIX,
     EXPERIMENT_TAG,
     LEARNER_SUFFIX,
+    LEDGER_OUTPUT,
     LEDGER_TABLE_VARIABLE,
     METRIC_NAMESPACE,
     REPORTS_TOPIC_VARIABLE,
@@ -103,7 +104,7 @@ class GuardStack(Stack):
         self.export_value(self.reports.topic_arn)
         # Asked of the function as it is by then: an older one refuses, and CloudFormation takes the update back.
         _ask(self, "Replacement", VERSION_TYPE, self._function)
-        for name, value in {VERSION_OUTPUT: str(VERSION), "LedgerTable": self.ledger.table_name,
+        for name, value in {VERSION_OUTPUT: str(VERSION), LEDGER_OUTPUT: self.ledger.table_name,
                             "GuardFunction": self._function.function_name,
                             "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name}.items():
             CfnOutput(self, name, value=value)

@@ -17,7 +17,7 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.prices import PRICES, prices_from_json
-from runtime.cost.start import Start, start, start_of_legs
+from runtime.cost.start import Start, start, start_of_legs, start_of_pool
 from runtime.errors import ExperimentError
 from runtime.guard.times import (
     CACHE_DELETION_S,
@@ -40,6 +40,8 @@ RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
 """Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
 ended (another tick may be lost), and the cache's deletion after that."""
+POOL_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S, cache_s=0.0)
+"""Of a deployment whose trainer is somebody's own: only warm actors stand."""
 LEG_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + LEG_S, cache_s=0.0)
 """Of a deployment without an instance: a leg that hangs ends at Lambda's limit, and nothing else stands."""
 ROUND_S_MAX = LEG_S - LEG_BEGINNING_S - BETWEEN_ROUNDS_S - LEG_ENDING_S
@@ -132,8 +134,18 @@ class Plan:
 
     @property
     def has_instance(self) -> bool:
-        """Whether the learner is an instance; else it is a function, and another function runs the rounds."""
+        """Whether the learner is an instance."""
         return self.experiment.learner.has_instance
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the trainer is a process of the user's own: then nothing but actors is deployed."""
+        return self.experiment.learner.chosen.is_external
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether a function runs the rounds."""
+        return not self.has_instance and not self.is_external
 
     @property
     def has_gpu(self) -> bool:
@@ -156,7 +168,7 @@ class Plan:
         """How many actors may run at once; None means all of a round."""
         if not self.has_function:
             return self.experiment.fleet.processes
-        if self.actor_concurrency is None or self.has_instance or self._is_reserved:
+        if self.actor_concurrency is None or not self.has_coordinator or self._is_reserved:
             return self.actor_concurrency
         # As `AwsBackend` counts: the guard, the coordinator and the learner functions have to find room.
         return max(0, self.actor_concurrency - 2 - self.experiment.learner.chosen.functions_at_once)
@@ -169,7 +181,9 @@ class Plan:
     @property
     def start(self) -> Start:
         """Its phases until training begins."""
-        if not self.has_instance:
+        if self.is_external:
+            return start_of_pool(self.estimate, is_warm=self.provisioned_actors > 0)
+        if self.has_coordinator:
             return start_of_legs(self.estimate)
         return start(self.estimate, cache_kind=self.experiment.cache.kind, is_warm=self.provisioned_actors > 0,
                      has_gpu=self.has_gpu, has_function=self.has_function)
@@ -333,6 +347,8 @@ def _check(experiment: ResolvedExperiment) -> None:
                               "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others")
     if experiment.learner.has_instance:
         _check_processors(experiment)
+    elif experiment.learner.chosen.is_external:
+        _check_external(experiment)
     else:
         _check_function(experiment)
 
@@ -343,8 +359,9 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
     Raises:
         ExperimentError: An instance type has no price.
     """
-    return estimate(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
-                    ending=ENDING if experiment.learner.has_instance else LEG_ENDING)
+    learner = experiment.learner
+    ending = ENDING if learner.has_instance else POOL_ENDING if learner.chosen.is_external else LEG_ENDING
+    return estimate(experiment.actor, learner, prices, cache_kind=experiment.cache.kind, ending=ending)
 
 
 def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
@@ -357,6 +374,21 @@ def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
     if experiment.budget.usd <= tail_usd:
         raise ExperimentError(f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
                               f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}")
+
+
+def _check_external(experiment: ResolvedExperiment) -> None:
+    """Checks what only a trainer of somebody's own asks for.
+
+    Raises:
+        ExperimentError: Its process would have to be in the network of the deployment.
+    """
+    if experiment.cache.kind != "none":
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = external: a cache lies in the "
+                              "deployment's network, which your process does not reach; allowed: none, which returns "
+                              "trajectories of up to 6 MiB in Lambda's responses")
+    if experiment.fleet.kind != "lambda":
+        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = external: there is no "
+                              "instance whose processes actors could be; allowed: auto | lambda")
 
 
 def _check_function(experiment: ResolvedExperiment) -> None:
@@ -397,7 +429,7 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
     """
     fleet, learner = experiment.fleet, experiment.learner
     round_s = waves * fleet.round_deadline_s + learner.update_timeout_s
-    if not learner.has_instance and round_s > ROUND_S_MAX:
+    if not learner.has_instance and not learner.chosen.is_external and round_s > ROUND_S_MAX:
         raise ExperimentError(
             f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
             f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "

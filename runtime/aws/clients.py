@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
+from botocore.credentials import CredentialProvider, CredentialResolver, DeferredRefreshableCredentials
 from botocore.session import get_session
 
 from runtime.aws.asking import AccountError, ask
@@ -65,18 +67,40 @@ def environment_session() -> Session:
     return session
 
 
+def renewed_session(fetch: Callable[[], dict[str, Any]], *, region: str) -> Session:
+    """A session whose credentials are fetched by the first call, and again before they expire.
+
+    Args:
+        fetch: Returns ``access_key``, ``secret_key``, ``token`` and ``expiry_time``, in the form of ISO 8601.
+        region: The session's.
+    """
+
+    class Provider(CredentialProvider):  # type: ignore[misc]  # botocore has no types
+        METHOD = "renewed"
+
+        def load(self) -> Any:
+            return DeferredRefreshableCredentials(refresh_using=fetch, method=self.METHOD)
+
+    core = get_session()
+    core.register_component("credential_provider", CredentialResolver([Provider()]))
+    session: Session = boto3.Session(botocore_session=core, region_name=region)
+    return session
+
+
 def waiting_client(
-    service: str, *, region: str, connect_timeout_s: float, read_timeout_s: float, connections: int
+    service: str, *, region: str, connect_timeout_s: float, read_timeout_s: float, connections: int,
+    session: Session | None = None,
 ) -> Any:
     """A client that waits long for each answer, and never repeats a request by itself.
 
     Args:
         connections: Requests at once.
+        session: None = what the environment says.
 
     Raises:
         BotoCoreError or ValueError: boto3 refuses the settings.
     """
-    return boto3.client(service, region_name=region, config=Config(
+    return (session or environment_session()).client(service, region_name=region, config=Config(
         connect_timeout=connect_timeout_s, read_timeout=read_timeout_s, retries={"total_max_attempts": 1},
         tcp_keepalive=True, max_pool_connections=connections))
 

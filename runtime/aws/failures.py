@@ -18,8 +18,8 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-__all__ = ["AWS_ERRORS", "NEVER_SENT", "PERHAPS_DONE", "BotoCoreError", "ClientError", "NoCredentialsError",
-           "PaginationError", "ResponseParserError", "code_of", "message_of"]
+__all__ = ["AWS_ERRORS", "NEVER_SENT", "PERHAPS_DONE", "BotoCoreError", "ClientError", "CredentialsLostError",
+           "NoCredentialsError", "PaginationError", "ResponseParserError", "code_of", "message_of"]
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 """All that a call to AWS may end with; the last one if what answers is not AWS."""
@@ -27,6 +27,13 @@ NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError
 """Nothing received the request."""
 PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
 """The request may have been carried out, though no answer came."""
+
+
+class CredentialsLostError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
+    """A role cannot be assumed, or not any more. Whoever handles AWS' errors handles this one."""
+
+    fmt = ("the role {role} cannot be assumed. If your AWS credentials have expired, sign in and open the pool again, "
+           "which continues: {why}")
 
 
 def code_of(error: BaseException | None) -> str:

@@ -7,13 +7,14 @@ from runtime.ports.run import Backend
 from runtime.settings.kinds import load
 
 
-def make_backend(experiment: ResolvedExperiment) -> Backend:
+def make_backend(experiment: ResolvedExperiment, name: str = "") -> Backend:
     """Makes the backend that ``fleet.kind`` needs: what its settings name, or a Ray cluster, or this machine.
 
     A deployed learner makes its own: see `runtime.backends.aws.attempt`.
 
     Args:
         experiment: Resolved.
+        name: Of the experiment, under which it was deployed; only a pool that samples there needs it.
 
     Raises:
         ExperimentError: That backend cannot be used here.
@@ -21,6 +22,11 @@ def make_backend(experiment: ResolvedExperiment) -> Backend:
     if path := experiment.fleet.chosen.backend:
         backend: Backend = load(path)(experiment)
         return backend
+    if experiment.fleet.kind == "lambda" and experiment.learner.chosen.is_external:
+        from runtime.backends.aws.external import PoolBackend
+        from runtime.backends.aws.pool_stack import find_pool
+
+        return PoolBackend(experiment, find_pool(name))
     if experiment.fleet.kind == "ray":
         from runtime.backends.ray_cluster import RayBackend
 

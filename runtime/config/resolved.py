@@ -192,7 +192,8 @@ def resolve(
             "processes": processes,
             "is_on_learner": is_on_learner,
             "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
-        **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})} if layout else {}),
+        **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})}
+           if layout or (learner.chosen.is_external and "kind" not in experiment.cache.model_fields_set) else {}),
     })
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection
-from runtime.cost.model import PROVISIONED_BLOCK_S, WATCHED_USD_PER_HOUR, CostModel
+from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.ports.money import PriceTable
 
 HOUR_S = 3600.0
@@ -72,11 +72,12 @@ def estimate(
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
         learner_usd, cache_usd, provisioned_usd, min(model.burn_usd_per_hour for model in models),
-        tail_usd(learner_usd, cache_usd, provisioned_usd, is_node=cache_kind == "node", ending=ending))
+        tail_usd(learner_usd, cache_usd, provisioned_usd, watched_usd=dearest.watched_usd_per_hour,
+                 is_node=cache_kind == "node", ending=ending))
 
 
 def tail_usd(
-    learner_usd: float, cache_usd: float, provisioned_usd: float, *, is_node: bool, ending: Ending
+    learner_usd: float, cache_usd: float, provisioned_usd: float, *, watched_usd: float, is_node: bool, ending: Ending
 ) -> float:
     """What can still be billed after the moment from which a deployment must not go on.
 
@@ -88,9 +89,10 @@ def tail_usd(
         learner_usd: What an hour of the learner costs.
         cache_usd: What an hour of the cache costs.
         provisioned_usd: What an hour of provisioned concurrency costs.
+        watched_usd: What an hour of what CloudWatch keeps costs.
         is_node: Whether the cache is a node, billed by whole hours.
         ending: How long each of them is billed.
     """
-    return (learner_usd * ending.learner_s + WATCHED_USD_PER_HOUR * HOUR_S
+    return (learner_usd * ending.learner_s + watched_usd * HOUR_S
             + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
             + cache_usd * (ending.learner_s + ending.cache_s + (HOUR_S if is_node else 0.0))) / HOUR_S

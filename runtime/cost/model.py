@@ -55,6 +55,11 @@ images, those with CUDA; and a request with metrics a minute. List prices of us-
 dashboards and ten alarms that are free in each account are not taken off: others may use them up."""
 
 
+POOL_USD_PER_HOUR = 0.10 / HOURS_PER_MONTH + 120 * 1.25e-6
+"""Of a pool that somebody's own process holds: a month of the actor image, at most 1 GB, and the heartbeat, which is a
+request to DynamoDB each half minute. It has neither metrics nor a dashboard, and its files are on the user's disk."""
+
+
 def vcpu_share(memory_mib: int) -> float:
     """Share of one vCPU that a single-threaded function of this memory gets."""
     return min(1.0, memory_mib / MIB_PER_VCPU)
@@ -141,6 +146,7 @@ class CostModel:
     Attributes:
         limits: For how long the phases of a round may go on, as the experiment says.
         roles: Prices of each role's work.
+        watched_usd_per_hour: What CloudWatch and the images cost.
         functions_promised: Invocations of the learner function that are reserved with each round. Of Stellaris' one for
             each learner, and one more: so what the first ones cost does not stop the update.
     """
@@ -177,8 +183,8 @@ class CostModel:
             ExperimentError: The instance type has no price.
         """
         self._prices, self._cache_kind = prices, cache_kind
-        self._has_instance, self._watched_usd_per_hour = learner.has_instance, watched_usd_per_hour
-        self._is_external = learner.chosen.is_external
+        self._has_instance, self._is_external = learner.has_instance, learner.chosen.is_external
+        self.watched_usd_per_hour = POOL_USD_PER_HOUR if self._is_external else watched_usd_per_hour
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
@@ -242,8 +248,8 @@ class CostModel:
 
     def kept_usd(self, seconds: float) -> float:
         """Requests to the bucket (see `runtime.backends.aws.results_bucket`), what CloudWatch keeps, and the images."""
-        return (seconds / UPLOAD_INTERVAL_S * REQUESTS_PER_UPLOAD * self._prices.put_usd
-                + seconds / 3600 * self._watched_usd_per_hour)
+        uploads = 0.0 if self._is_external else seconds / UPLOAD_INTERVAL_S
+        return uploads * REQUESTS_PER_UPLOAD * self._prices.put_usd + seconds / 3600 * self.watched_usd_per_hour
 
     def provisioned_usd(self, blocks: int) -> float:
         """Provisioned capacity of all roles for so many blocks of five minutes."""

@@ -92,6 +92,17 @@ def start_of_legs(estimate: Estimate) -> Start:
                  estimate.burn_usd_per_hour)
 
 
+def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
+    """The phase of the start of a deployment that has actors only; a pool opens when it is over.
+
+    Args:
+        is_warm: Whether actors are kept warm.
+    """
+    warm_s = WARM_S if is_warm else 0.0
+    return Start((Phase("function", FUNCTION_S + warm_s, MAKING_LIMIT_S, warm_s * estimate.burn_usd_per_hour / 3600),),
+                 estimate.burn_usd_per_hour)
+
+
 def start(
     estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True
 ) -> Start:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from runtime.aws.clients import waiting_client
+from runtime.aws.clients import Session, waiting_client
 from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreError, ClientError, code_of
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
@@ -59,8 +59,16 @@ def parse_report(log: str, request_id: str) -> Report | None:
     return Report(billed_s, min(init_s, max(0.0, billed_s - duration_s)))
 
 
-def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> Any:
+def lambda_client(
+    function_arn: str, *, timeout_s: float, concurrency: int, session: Session | None = None
+) -> Any:
     """A boto3 client that waits out the function's time limit and never repeats a request by itself.
+
+    Args:
+        function_arn: The function's, or its alias'.
+        timeout_s: The function's time limit in seconds.
+        concurrency: Invocations at once.
+        session: None = what the environment says.
 
     Raises:
         FleetError: The ARN is none, or boto3 refuses its settings.
@@ -71,7 +79,8 @@ def lambda_client(function_arn: str, *, timeout_s: float, concurrency: int) -> A
     try:
         return waiting_client(
             "lambda", region=words[3], connect_timeout_s=_CONNECT_TIMEOUT_S,
-            read_timeout_s=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S, connections=max(10, concurrency))
+            read_timeout_s=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S, connections=max(10, concurrency),
+            session=session)
     except (BotoCoreError, ValueError) as error:
         raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
 

@@ -29,6 +29,7 @@ from lambda_actor import wire
 from lambda_actor.errors import ActorError, WireError
 from runtime.backends.registry import make_backend
 from runtime.config.loading import experiment_from_tree
+from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.cost.prices import prices_to_json
 from runtime.display.table import PlainDisplay, Silent
@@ -122,7 +123,7 @@ class ActorPool:
         """
         written, name = _loaded(experiment, budget_usd, list(overrides), trust=trust)
         resolved = written.resolved()
-        backend = make_backend(resolved)
+        backend = make_backend(resolved, _deployed_name(experiment, resolved))
         tried, self._experiment = preflight(
             resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
         self.spaces, self._name, self._backend = tried.spaces, name, backend
@@ -502,6 +503,20 @@ def _loaded(
     if "kind" in given.cache.model_fields_set:
         written = load_trusted_experiment(path, own, trust=trust)
     return written, f"{path.stem}-pool"
+
+
+def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resolved: ResolvedExperiment) -> str:
+    """The name under which an experiment's actors were deployed, that of its file; "" if actors are elsewhere.
+
+    Raises:
+        ExperimentError: It has no file.
+    """
+    if resolved.fleet.kind != "lambda":
+        return ""
+    if isinstance(experiment, Mapping):
+        raise ExperimentError("fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
+                              "deployed, with overrides")
+    return Path(experiment).stem
 
 
 def _continued(trajectory: sampling.Trajectory) -> str:

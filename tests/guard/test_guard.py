@@ -27,10 +27,10 @@ from runtime.guard import watch
 from runtime.guard.check import VERSION
 from runtime.guard.deletion import TeardownError
 from runtime.guard.function import handler
-from runtime.guard.ledger import FINISHED, TRAINING, Entry, Ledger, LedgerError
+from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.parts import ALIAS, GROUP, SERVERLESS_CACHE
 from runtime.guard.stacks import find_deployments
-from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STOP_GRACE_S
+from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S, STOP_GRACE_S
 from runtime.guard.watch import Guard
 from runtime.operations.stop import take_down
 from stacks import arming
@@ -60,8 +60,10 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def synthesise(name: str) -> Path:
         if name not in made:
             path = tmp_path_factory.mktemp(name) / f"{name}.yaml"
-            path.write_text(experiment_text(cache__kind="node" if name == "walker" else "serverless",
-                                            actor__provisioned=2, learner__instance_types=["g4dn.xlarge", "g5.xlarge"]))
+            kinds = {"cache__kind": "none", "learner": {"kind": "external"}} if name == "pool" else {
+                "cache__kind": "node" if name == "walker" else "serverless",
+                "learner__instance_types": ["g4dn.xlarge", "g5.xlarge"]}
+            path.write_text(experiment_text(actor__provisioned=2, **kinds))
             made[name] = Path(make_app({**SETTINGS, "run": RUN, "experiment": str(path)}).synth().directory)
         return made[name]
 
@@ -258,6 +260,34 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
     account.calls.clear()
     assert account.tick() == {}
     assert (account.calls, len(account.told)) == ([], 2)
+
+
+@pytest.mark.parametrize(("figures", "silent_s", "reason"), [
+    ({"state": FINISHED, "reason": "the pool was closed"}, 0.0, "it has finished: the pool was closed"),
+    ({"reserved_usd": 2.0}, 0.0, "its budget is used up"),
+    ({}, LATE_S, "its learner (training) has not been heard of for 10 minutes"),
+    ({"state": STARTING}, STARTING_S, "its learner (starting) has not been heard of for 25 minutes"),
+], ids=["closed", "budget", "killed", "killed early"])
+def test_what_a_pool_sampled_with_is_gone_within_two_ticks_when_it_is_closed_silent_or_out_of_budget(
+    account: Account, figures: dict[str, Any], silent_s: float, reason: str
+) -> None:
+    stack = account.deploy("pool")
+    account.train("pool", stack, **{"stop_event": "", "burn_usd_per_hour": 0.001, **figures})
+    decision, heard_s = account.tick()["Nitro-pool"]["decision"], account.now_s
+    while not decision:
+        decision = account.tick(30.0)["Nitro-pool"]["decision"]
+    assert decision.startswith(reason)
+    assert silent_s <= account.now_s - heard_s <= silent_s + 60.0
+    if "reserved_usd" in figures:
+        # It is there, hears of the order, and says that it has ended.
+        account.ledger.record(f"pool/{RUN}", writer="w", state=FINISHED)
+        account.tick()
+    assert (account.left("pool"), account.invoked) == ([], [])
+    assert find_stack(client_of("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
+    entry = account.ledger.get(f"pool/{RUN}")
+    # What was reserved when nobody could settle it any more is spent.
+    assert entry.closed_stack == stack
+    assert entry.spent_usd >= 0.01 + figures.get("reserved_usd", 0.02) - 1e-9
 
 
 def test_only_the_one_that_may_not_go_on_is_ended(account: Account) -> None:

@@ -24,7 +24,7 @@ ACTOR_USER = f"nitro-{NAME}-70ffde3e"
 """What actors are to an ElastiCache cache: the learner's name, and a digest."""
 KINDS = ("serverless", "node", "learner", "none", "local")
 """Of caches; with local there is none, and actors are processes of the learner. `synthesise` also knows function: there
-is none, and no instance."""
+is none, and no instance; and external: there are only actors, and the role of a pool."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         key = json.dumps([cache, name, context, changes])
         if key not in made:
             path = tmp_path_factory.mktemp("experiment") / f"{name}.yaml"
-            without = {"local": {"fleet__kind": "local"}, "function": {"learner__kind": "function"}}
+            without = {"local": {"fleet__kind": "local"}, "function": {"learner__kind": "function"},
+                       "external": {"learner": {"kind": "external"}}}
             kinds = {"cache__kind": "none", **without[cache]} if cache in without else {"cache__kind": cache}
             path.write_text(experiment_text(**kinds, **changes))
             app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})

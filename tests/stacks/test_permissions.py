@@ -21,7 +21,7 @@ from tests.stacks.iam.needs import Role, endpoint, roles_of
 from tests.stacks.iam.policies import Statement
 
 
-@pytest.fixture(scope="module", params=[*KINDS, "function"])
+@pytest.fixture(scope="module", params=[*KINDS, "function", "external"])
 def account(request: pytest.FixtureRequest, synthesise: Synthesise) -> Account:
     return Account(synthesise(cache=request.param))
 

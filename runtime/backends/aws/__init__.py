@@ -1,1 +1,1 @@
-"""The backend of a learner that was deployed to AWS."""
+"""The backends of a learner, and of a pool, that were deployed to AWS."""

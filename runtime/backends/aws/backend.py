@@ -94,7 +94,7 @@ class AwsBackend:
             LedgerError: The deployment is being taken down, or the ledger cannot be written.
             ResultsError: The bucket cannot be read or written, or another learner keeps writing.
         """
-        _check_guard(self._ledger, self._now())
+        check_guard(self._ledger, self._now())
         self._entry = self.heartbeat.take_over()
         self._results = ResultsBucket(self._client("s3"), self._deployment.results_bucket,
                                       self._deployment.results_prefix, directory.path)
@@ -222,7 +222,16 @@ class AwsBackend:
                 "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"}
 
 
-def _check_guard(ledger: Ledger, now_s: float) -> None:
+def check_guard(ledger: Ledger, now_s: float) -> None:
+    """Checks that the guard has looked lately.
+
+    Args:
+        ledger: Where it notes that.
+        now_s: Seconds since 1970.
+
+    Raises:
+        GuardError: It has not.
+    """
     looked_at_s = ledger.last_tick_s()
     if looked_at_s is None or now_s - looked_at_s > GUARD_SILENT_S:
         since = "never looked" if looked_at_s is None else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"

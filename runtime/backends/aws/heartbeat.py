@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import LOG
-from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
+from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
 from runtime.guard.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
@@ -97,6 +97,12 @@ class Heartbeat:
             self._ledger.record(self._deployment.key, writer=self._writer, state=STARTING, heartbeat_at_s=self._now())
         except LedgerError as error:
             LOG.warning("the guard was not told of the interruption: %s", error)
+
+    def finishes(self, reason: str) -> None:
+        """Nothing is left to do, unless somebody else has taken the run over; raises as `promise`."""
+        with self._lock:
+            self._values.update(state=FINISHED, reason=reason, stop_event="")
+        self._write()
 
     def close(self) -> None:
         self._closing.set()

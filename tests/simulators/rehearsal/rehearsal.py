@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,12 +69,44 @@ def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds
     text = EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
                              provisioned=provisioned, lifetime_hours=lifetime_hours, instance=instance, fleet=fleet,
                              learner=learner, update_s=update_s, deadline_s=deadline_s)
+    if learner == "external":
+        # Nothing trains here.
+        return text.replace(", device: cpu, threads: 1", "")
     if learner != "gmi":
         return text
     # Instances read nothing of other actors, of a cache, or of a detector.
     kept = [line for line in text.splitlines() if not line.startswith(("detector", "scaler", "cache", "actor"))]
     return "\n".join([*kept, "scaler: {kind: fixed, actors_fixed: 4}", "actor: {fragment_steps: 256, timeout_s: 30}",
                       ""])
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A process of the user's that holds a pool.
+
+    Attributes:
+        process: It.
+        output: What it prints.
+    """
+
+    process: subprocess.Popen
+    output: Path
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.read_text().splitlines()
+
+    def calls(self) -> int:
+        """How many have ended."""
+        return sum(line.startswith("call ") for line in self.lines)
+
+    def usd(self, line: int = -1) -> float:
+        """What was spent by one of its lines."""
+        return float(self.lines[line].rpartition(" ")[2])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class Rehearsal:
@@ -114,6 +147,7 @@ class Rehearsal:
         self.is_hurried, self.is_guarded, self.guard_was_away = False, True, False
         self._is_shared = False
         self._next_tick_s = 0.0
+        self._trainers: list[Trainer] = []
 
     def __enter__(self) -> Self:
         self._wall_s = time.time()
@@ -130,6 +164,8 @@ class Rehearsal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for trainer in self._trainers:
+            trainer.kill()
         self._stack.close()
 
     # What scenarios do
@@ -203,9 +239,23 @@ class Rehearsal:
         """What somebody types, see `tests.simulators.rehearsal.people`; it prints into a pipe."""
         return subprocess.Popen(
             [sys.executable, "-m", "tests.simulators.rehearsal.people", *words], cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, **self.account.variables, **let_in(self.account.client, self.deployer_policy),
-                 "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"})
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self._people())
+
+    def _people(self) -> dict[str, str]:
+        """The environment of what people start: they have the rights of the policy that they are told to take."""
+        return {**os.environ, **self.account.variables, **let_in(self.account.client, self.deployer_policy),
+                "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"}
+
+    def trainer(self, name: str, calls: int, out: str = "pool") -> Trainer:
+        """A process of the user's that holds a pool of that deployment; see `tests.simulators.rehearsal.pool`."""
+        number = len(self._trainers)
+        with (self.directory / f"trainer-{number}").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.simulators.rehearsal.pool", str(self.account.directory / f"{name}.yaml"),
+                 str(self.directory / out), str(calls)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT,
+                env=self._people())
+        self._trainers.append(Trainer(process, self.directory / f"trainer-{number}"))
+        return self._trainers[-1]
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         """Lets time pass until ``condition()`` holds.
@@ -395,5 +445,7 @@ class Rehearsal:
             elif machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S:
                 slower.append(_BOOTING)
         if any(self.account.functions.running(deployment.coordinator) for deployment in self.deployments.values()):
+            slower.append(_BOOTING)
+        if any(trainer.process.poll() is None for trainer in self._trainers):
             slower.append(_BOOTING)
         return max(1.0, self._rate / max(slower))

@@ -17,11 +17,11 @@ from typing import Any
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
 from tests.simulators.aws.moto_types import bootstrap
-from tests.simulators.rehearsal.account import difference
+from tests.simulators.rehearsal.account import RehearsalError, difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.recording import recorded_calls
-from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, experiment
+from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, Trainer, experiment
 
 _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
 _NEVER_WARM = {"creation": {_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]}}
@@ -203,6 +203,80 @@ def _two_legs(world: Rehearsal) -> None:
     _check_rounds(world, 2 * _ROUNDS)
 
 
+def _external(world: Rehearsal) -> None:
+    """No learner, but a pool in a process of the user's: kill -9 of it, opened again, kill -9: the guard ends it."""
+    text = experiment(cache="none", learner="external", deadline_s=60, usd=_AMPLE_USD)
+    code, printed, context = world.make_deploy("hopper", text)
+    world.check(code == 0, f"make deploy ({code}): {printed}")
+    for words in ("your own process", "open it within 45 minutes"):
+        world.check(words in " ".join(printed.split()), f"it does not say {words!r}: {printed}")
+    deployment = world.deploy(text=text, context=context)
+    for kind in ("instances", "auto scaling groups", "volumes", "caches", "state machines"):
+        world.check(not world.found_deployed.get(kind), f"there are {kind}")
+    for kind in ("functions", "provisioned concurrency"):
+        world.check(world.found_deployed.get(kind), f"Describe finds no {kind} of {deployment.stack}")
+    first = world.trainer("hopper", calls=1000)
+    _after_calls(world, first, 2)
+    world.record.tell("fault", "kill -9 of the process that holds the pool")
+    first.kill()
+    promised_usd = world.entry().promised_usd
+    second = world.trainer("hopper", calls=1000)
+    _after_calls(world, second, 2)
+    world.check(second.usd(0) >= promised_usd, f"opened again with {second.lines[0]}, and {promised_usd} was promised")
+    world.record.tell("fault", "kill -9 of the process that holds the pool")
+    second.kill()
+    _check_ended_quickly(world, "has not been heard of")
+
+
+def _external_closed(world: Rehearsal) -> None:
+    """No learner: a second pool takes the deployment over from the first, and is closed; the guard ends it."""
+    world.deploy(text=experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD))
+    first = world.trainer("hopper", calls=1000)
+    _after_calls(world, first, 1)
+    second = world.trainer("hopper", calls=2, out="other")
+    world.until(lambda: first.process.poll() is not None and second.process.poll() is not None, "the end of both")
+    world.check("error: another pool was opened on hopper/" in first.lines[-1], f"the first one says {first.lines}")
+    world.check(second.process.returncode == 0, f"the second one says {second.lines}")
+    _check_ended_quickly(world, "it has finished: the pool was closed")
+
+
+def _external_budget(world: Rehearsal) -> None:
+    """No learner: warm actors use the budget up while the trainer trains; the guard ends it, and the pool is told."""
+    world.deploy(text=experiment(cache="none", learner="external", provisioned=6, deadline_s=60, usd=0.08))
+    training = world.directory / "pool.training"
+    training.touch()
+    trainer = world.trainer("hopper", calls=2)
+    _after_calls(world, trainer, 1)
+    _check_ended_quickly(world, "its budget is used up")
+    training.unlink()
+    world.until(lambda: trainer.process.poll() is not None, "the end of the pool")
+    # By its own count, too, nothing more fits.
+    world.check(trainer.lines[-1].startswith("error: the budget does not hold"), f"it says {trainer.lines[-1]}")
+
+
+def _after_calls(world: Rehearsal, trainer: Trainer, count: int) -> None:
+    """Lets time pass until a pool has made so many calls.
+
+    Raises:
+        RehearsalError: Its process ended before.
+    """
+    world.until(lambda: trainer.calls() >= count or trainer.process.poll() is not None, f"call {count} of a pool")
+    if trainer.calls() < count:
+        raise RehearsalError(f"the pool ended: {trainer.lines[-3:]}")
+
+
+def _check_ended_quickly(world: Rehearsal, because: str) -> None:
+    """Lets time pass until Describe finds nothing: from the order to the end, the guard looks twice at most."""
+    world.is_hurried = True
+    world.until(lambda: world.entry().order is not None, "the guard's order")
+    ticks = len(world.record.ticks_s)
+    world.until_gone()
+    took = 1 + len(world.record.ticks_s) - ticks
+    world.record.tell("guard", f"ended it in {took} looks")
+    world.check(took <= 2, f"it was gone after {took} looks of the guard")
+    world.check(world.record.has("guard", because), f"the guard ended it for another reason than {because!r}")
+
+
 def _stellaris(world: Rehearsal) -> None:
     """No instance, several learner functions at once: one is killed, one hangs, then the coordinator is killed."""
     text = experiment(cache="none", learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
@@ -364,7 +438,7 @@ def _boot_fails(world: Rehearsal) -> None:
 
 
 def deployer(world: Rehearsal) -> None:
-    """Somebody with the policy that the docs tell people to take deploys, looks and destroys, both kinds of learner."""
+    """Somebody with the policy that the docs tell people to take deploys, looks and destroys, all kinds of learner."""
     text = experiment(usd=_AMPLE_USD)
     world.machines.is_dead_on_arrival = True
     bootstrap(world.account.client)
@@ -377,6 +451,12 @@ def deployer(world: Rehearsal) -> None:
     world.deploy("walker", experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
                                       usd=_AMPLE_USD).replace("Hopper-v5", "Walker2d-v5"))
     _look_and_stop(world, "walker")
+    world.deploy("hopper", experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD))
+    trainer = world.trainer("hopper", calls=1)
+    world.until(lambda: trainer.process.poll() is not None, "the end of a pool")
+    world.check(trainer.process.returncode == 0, f"the pool says {trainer.lines}")
+    world.is_hurried = True
+    world.until_gone("hopper")
 
 
 def _look_and_stop(world: Rehearsal, name: str) -> None:
@@ -621,6 +701,9 @@ SCENARIOS = {
     "leg-hangs": Scenario(_leg_hangs),
     "two-legs": Scenario(_two_legs, "max_rounds"),
     "stellaris": Scenario(_stellaris, "max_rounds"),
+    "external": Scenario(_external),
+    "external-closed": Scenario(_external_closed),
+    "external-budget": Scenario(_external_budget),
     "hangs": Scenario(_hangs),
     "never-boots": Scenario(_never_boots),
     "never-reports": Scenario(_never_reports),

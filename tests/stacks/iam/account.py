@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from runtime.names import SHARED_STACKS
+from runtime.names import POOL_ROLE_OUTPUT, RESULTS_STACK, SHARED_STACKS
 from tests.stacks.conftest import Assembly
 from tests.stacks.iam.database import ACCOUNT, REGION, schema_of
 from tests.stacks.iam.policies import Statement, read_statement
@@ -106,6 +106,11 @@ class Account:
         return f"arn:aws:{_ARNS[resource['Type']].format(self._name(stack, name))}"
 
     @property
+    def is_external(self) -> bool:
+        """Whether there are only actors, and the role of a pool."""
+        return POOL_ROLE_OUTPUT in self.templates[self.made.stack]["Outputs"]
+
+    @property
     def has_instance(self) -> bool:
         """Whether the learner is one."""
         return bool(self.resources("AWS::EC2::LaunchTemplate", self.made.stack))
@@ -122,7 +127,13 @@ class Account:
         return self.text(self.made.stack, role)
 
     def variables(self) -> dict[str, str]:
-        """What the learner's user data exports, or the coordinator finds in its environment."""
+        """What the learner's user data exports, or the coordinator finds in its environment; of a pool, outputs."""
+        if self.is_external:
+            outputs = self.templates[self.made.stack]["Outputs"]
+            (bucket,) = [self.text(RESULTS_STACK, {"Ref": name}) for name in self.resources(
+                "AWS::S3::Bucket", RESULTS_STACK)]
+            return {**{name: self.text(self.made.stack, one["Value"]) for name, one in outputs.items()},
+                    "NITRO_RESULTS_BUCKET": bucket, "NITRO_CACHE_CREDENTIAL": "", "NITRO_ACTOR_CREDENTIAL": ""}
         if not self.has_instance:
             _, function = self.role_of_function(self.made.stack, "-coordinator")
             return {name: self.text(self.made.stack, value)

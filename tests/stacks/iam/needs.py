@@ -18,9 +18,11 @@ from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.names import (
     CACHE_PREFIX,
     EXPERIMENT_TAG,
+    FILES_OUTPUT,
     GUARD_STACK,
     INTERFACES_ROLE_OUTPUT,
     NETWORK_STACK,
+    POOL_ROLE_OUTPUT,
     SHARED_STACKS,
     run_key,
 )
@@ -233,6 +235,22 @@ def learner_function(account: Account) -> Role:
     return role
 
 
+def pool(account: Account) -> Role:
+    """The role that a pool assumes which a process of the user's holds; what finds and assumes it is the user's own."""
+    told, key = account.variables(), run_key(NAME, RUN)
+    role = Role(account, told[POOL_ROLE_OUTPUT].rpartition("/")[2])
+    owned = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
+    owned += [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
+    contexts = {action: seen(f"{REHEARSED}-PoolRole", action) for action in (
+        "dynamodb:UpdateItem", "dynamodb:GetItem")}
+    # By the names of methods, stores of learner functions are read too, which a pool has not.
+    for call in calls_from("tests.stacks.iam.pool_program", "main") - {
+            Call("s3", one) for one in ("DeleteObjects", "ListObjectsV2", "PutObject")}:
+        role.need_call(call._replace(on=told[FILES_OUTPUT]) if call.service == "s3" else call, owned, contexts)
+    role.keep_out(_of_other_runs(key))
+    return role
+
+
 def machine(account: Account) -> Role:
     """The role of the state machine, whose language says what it calls."""
     (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
@@ -271,14 +289,19 @@ def _keep_run_out(role: Role) -> None:
     role.keep_out({
         "s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, 'second')}/",)}, {"s3:prefix": ("",)}, {}],
         "cloudwatch:PutMetricData": [{"cloudwatch:namespace": ("AWS/Lambda",)}],
+        **_of_other_runs(key)})
+
+
+def _of_other_runs(key: str) -> dict[str, list[Context]]:
+    """Writings that are not the run's own, nor for who spends its money."""
+    return {
         "dynamodb:UpdateItem": [
             *({"dynamodb:LeadingKeys": (one,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}
               for one in (GUARD_KEY, run_key(OTHER, RUN))),
             *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
                 "teardown", "closed_stack", "seen_spent_usd", "before_usd", "began_at_s", "learner_from_s",
                 "served_at_s"))],
-        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}],
-    })
+        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}]}
 
 
 def guard(account: Account) -> Role:
@@ -351,7 +374,7 @@ def endpoint(accounts: list[Account]) -> Role:
 def roles_of(account: Account) -> list[Role]:
     """All roles there are."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
-    runs = [learner(account)] if account.has_instance else [
+    runs = [pool(account)] if account.is_external else [learner(account)] if account.has_instance else [
         coordinator(account), learner_function(account), machine(account)]
     return [*actors, *runs, guard(account), interfaces(account), flow_log(account)]
 

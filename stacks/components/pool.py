@@ -1,0 +1,47 @@
+"""A deployment without a learner: what a pool needs that a process of the user's holds, `nitro_rl.ActorPool`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aws_cdk import Duration
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from runtime.names import FILES_OUTPUT, LEDGER_OUTPUT, POOL_ROLE_OUTPUT, WARM_OUTPUT
+from stacks.acknowledgements import acknowledge_wildcard
+from stacks.components.actor_function import ActorFunction
+from stacks.components.learner import upload_files
+from stacks.guard import GuardStack
+from stacks.plan import Plan
+
+SESSION_HOURS = 1
+"""A session lasts no longer, as AWS asks of roles that another role assumes; the pool renews it."""
+
+
+class Pool(Construct):
+    """The role that a pool assumes, and the files that it reads.
+
+    Attributes:
+        role: Invokes this experiment's actors and writes its own part of the run's entry in the ledger. Whoever in the
+            account has the right to assume it may do so.
+        outputs: What the pool looks up in the stack.
+    """
+
+    outputs: Mapping[str, str]
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, plan: Plan, guard: GuardStack, actor: ActorFunction
+    ) -> None:
+        super().__init__(scope, construct_id)
+        files = upload_files(self, plan)
+        self.role = iam.Role(self, "Role", assumed_by=iam.AccountRootPrincipal(),
+                             description="What a pool of actors may do",
+                             max_session_duration=Duration.hours(SESSION_HOURS))
+        actor.grant_invoke(self.role)
+        guard.grant_write(self.role, plan.key)
+        self.role.add_to_policy(iam.PolicyStatement(
+            sid="OwnFiles", actions=["s3:GetObject"], resources=[files.bucket.arn_for_objects(files.s3_object_key)]))
+        acknowledge_wildcard(self.role, "*", "GetAccountSettings knows no resources")
+        self.outputs = {POOL_ROLE_OUTPUT: self.role.role_arn, FILES_OUTPUT: files.s3_object_url,
+                        LEDGER_OUTPUT: guard.ledger.table_name, WARM_OUTPUT: str(plan.provisioned_actors)}
