@@ -168,6 +168,23 @@ def make_flaky() -> gymnasium.Env:
     return environment
 
 
+class MarkedCounter(StatefulCounter):
+    """Raises in episodes that begin with more than a half, as long as a file is there."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = marker
+
+    def step(self, action):
+        if self.start > 0.5 and os.path.exists(self.marker):
+            raise RuntimeError("the motor is on fire")
+        return super().step(action)
+
+
+def make_marked(marker: str) -> gymnasium.Env:
+    return MarkedCounter(marker)
+
+
 def make_nan_reward() -> gymnasium.Env:
     return FaultyCounter("reward")
 

@@ -224,7 +224,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("gmi",),
     ("registry", "training"),
     ("backends", "operations", "planning"),
-    ("cli",),
+    ("cli", "pool"),
     ("__init__", "__main__"))
 """All rooms, the lowest ones first. A room knows those of the levels below its own, and none beside it: not where it
 runs, not under TYPE_CHECKING, and not in a string that names a module."""

@@ -269,9 +269,12 @@ class ActorPool:
 
     def close(self) -> None:
         """Gives up what is in flight, settles it, writes the report, and ends all that was started; idempotent."""
+        self._end("the pool is closed")
+
+    def _end(self, why: str) -> None:
         if self._closed:
             return
-        self._closed = "the pool is closed"
+        self._closed = why
         with self._stack:
             try:
                 with suppress(ActorError, RunError):
@@ -465,8 +468,7 @@ class _Unbroken:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is not None:
-            self._pool.close()
-            self._pool._closed = f"the pool ended with {type(error).__name__}: {error}"
+            self._pool._end(f"the pool ended with {type(error).__name__}: {error}")
 
 
 def _loaded(

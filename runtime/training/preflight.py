@@ -63,6 +63,10 @@ def preflight(
     if has_actors:
         # Billed by the clock, wherever they are.
         needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(BETWEEN_ROUNDS_S)
+    if needed_usd > experiment.budget.usd and fitted.learner.chosen.is_external:
+        raise ExperimentError(
+            f"budget.usd = {experiment.budget.usd:g} cannot hold a single actor, whose worst case is {needed_usd:.6f} "
+            f"USD: until actor.timeout_s = {experiment.actor.timeout_s} s; allowed: budget.usd from {needed_usd:.6f}")
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
@@ -133,7 +137,8 @@ def _smallest_round(experiment: FittedExperiment, model: CostModel, *, is_modell
         phases = make_phase_times(experiment, limits, make_times(Rates("", units, None), experiment))
         *_, limits = phases.choices(detects=False, evaluates=False)
         start_s = init_s(experiment, units)
-    meter, smallest = Meter(model, Budget(1e9), init_s=start_s), experiment.scaler.smallest_round
+    meter = Meter(model, Budget(1e9), init_s=start_s)
+    smallest = 1 if experiment.learner.chosen.is_external else experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd, limits
 
