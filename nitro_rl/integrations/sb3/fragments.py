@@ -26,6 +26,7 @@ class Fragments:
         dones: Bool ``[T, N]``.
         infos: ``episode``, as its Monitor tells, and of truncated steps ``TimeLimit.truncated`` and
             ``terminal_observation``; a dict of each step of each actor.
+        action_masks: Bool ``[T, N, M]``; None if the environment gives none.
         bootstraps: Step and actor of each observation that a return goes on at, int ``[K, 2]``.
         bootstrap_observations: ``[K, *shape]``.
     """
@@ -37,6 +38,7 @@ class Fragments:
     rewards: Array
     dones: Array
     infos: list[list[dict[str, Any]]]
+    action_masks: Array | None
     bootstraps: Array
     bootstrap_observations: Array
 
@@ -74,6 +76,7 @@ class Fragments:
             side_by_side("observations", *shape), side_by_side("next_observations", *shape), side_by_side("actions"),
             side_by_side("log_probs"), side_by_side("rewards").astype(np.float32),
             side_by_side("terminated") | side_by_side("truncated"), infos,
+            None if trajectories[0].action_masks is None else side_by_side("action_masks"),
             np.array([(step, actor) for actor, one in enumerate(trajectories) for step in one.bootstrap_steps],
                      np.int64).reshape(-1, 2),
             np.concatenate([one.bootstrap_observations for one in trajectories]).reshape(-1, *shape))
