@@ -123,7 +123,8 @@ class Masked(gymnasium.Env):
     The mask is told in ``info``, or is a part of the observation.
     """
 
-    def __init__(self, *, is_observed: bool = False, counts: tuple[int, ...] = (5,), is_sometimes: bool = False) -> None:
+    def __init__(self, *, is_observed: bool = False, counts: tuple[int, ...] = (5,), is_sometimes: bool = False
+                 ) -> None:
         self.counts, self.is_observed, self.is_sometimes = counts, is_observed, is_sometimes
         self.action_space = spaces.Discrete(counts[0], start=3) if len(counts) == 1 else spaces.MultiDiscrete(counts)
         plain = spaces.Box(-np.inf, np.inf, (2,), np.float32)
