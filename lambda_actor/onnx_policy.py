@@ -22,7 +22,7 @@ from lambda_actor.policy import FORBIDDEN, LOG_2PI, Context, make_distribution
 from lambda_actor.spaces import Spaces
 
 OUTPUTS = {"gaussian": ("mean", "log_std"), "squashed_gaussian": ("mean", "log_std"), "categorical": ("logits",),
-           "epsilon_greedy": ("q_values",), "actions": ("action",)}
+           "epsilon_greedy": ("q_values",), "actions": ("action",), "uniform": ("mean",)}
 """By way to act, the outputs of a graph that are read."""
 MASK = "action_mask"
 _STATE_IN, _STATE_OUT = "state_in_", "state_out_"
@@ -140,6 +140,8 @@ class GraphPolicy:
         """What ``steps`` actions are sampled by, a row each, ``[T, …]``; the very numbers that `Policy` draws."""
         if self.act == "epsilon_greedy":
             return stream.random((steps, 2))
+        if self.act == "uniform":
+            return stream.random((steps, self._spaces_of.action_size))
         return self._drawn.noise(stream, steps, self._spaces_of.output_size)
 
     def outputs(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray:
@@ -197,6 +199,8 @@ class GraphPolicy:
             explored, drawn = noise
             allowed = np.flatnonzero(outputs > _CERTAIN)
             return int(allowed[int(drawn * len(allowed))] if explored < self.epsilon else outputs.argmax())
+        if self.act == "uniform":
+            return np.float32(noise) * (self._high - self._low) + self._low
         if self.act == "actions":
             chosen = outputs.astype(np.int64 if spaces.is_discrete else np.float32)
             return int(chosen[0]) if spaces.action_count else chosen
@@ -222,6 +226,8 @@ class GraphPolicy:
                 drawn = mean + np.exp(log_std) * noise
                 # log (1 − tanh² u), without a difference of nearly equal numbers.
                 found = found - (2.0 * (math.log(2.0) - drawn - np.logaddexp(0.0, -2.0 * drawn))).sum(1)
+        elif self.act == "uniform":
+            found -= np.log(self._high - self._low).sum()
         elif self.act == "epsilon_greedy":
             allowed = (outputs > _CERTAIN).sum(1)
             found = np.log(self.epsilon / allowed + (1.0 - self.epsilon) * (actions == outputs.argmax(1)))
@@ -255,12 +261,13 @@ def _check_act(act: str, epsilon: float, spaces: Spaces) -> None:
     if act not in OUTPUTS:
         raise SchemaError(f"act = {act!r}; allowed: {' | '.join(OUTPUTS)}")
     is_fitting = {"gaussian": not spaces.is_discrete, "squashed_gaussian": not spaces.is_discrete,
-                  "categorical": spaces.is_discrete, "epsilon_greedy": bool(spaces.action_count), "actions": True}[act]
+                  "uniform": not spaces.is_discrete, "categorical": spaces.is_discrete,
+                  "epsilon_greedy": bool(spaces.action_count), "actions": True}[act]
     if not is_fitting:
         kind = "one choice" if spaces.action_count else "several choices" if spaces.is_discrete else "continuous"
         raise SchemaError(f"act = {act!r} does not fit the environment's actions, which are {kind}")
-    if act == "squashed_gaussian" and not spaces.action_bounds:
-        raise SchemaError("act = 'squashed_gaussian' scales actions to their bounds, and the environment's action "
+    if act in ("squashed_gaussian", "uniform") and not spaces.action_bounds:
+        raise SchemaError(f"act = {act!r} scales actions to their bounds, and the environment's action "
                           "space has none on some side")
     if not 0.0 <= epsilon <= 1.0 or (epsilon and act != "epsilon_greedy"):
         raise SchemaError(f"epsilon = {epsilon} with act = {act!r}; allowed: 0 to 1 with 'epsilon_greedy', else 0")

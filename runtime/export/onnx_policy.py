@@ -44,7 +44,8 @@ class OnnxPolicy:
             graph: An ONNX file, or the bytes of one.
             act: What its outputs are: ``gaussian`` (``mean`` and ``log_std``), ``squashed_gaussian`` (the same; tanh
                 and the bounds of the action space follow), ``categorical`` (``logits``), ``epsilon_greedy``
-                (``q_values``), or ``actions`` (``action``).
+                (``q_values``), ``actions`` (``action``), or ``uniform`` between the bounds (``mean``, which is not
+                read).
             epsilon: Chance of any action, if it is ``epsilon_greedy``.
             policy_version: What trajectories say of who acted.
 

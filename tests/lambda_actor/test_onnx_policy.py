@@ -468,3 +468,15 @@ def test_a_policy_that_does_not_fit_costs_its_own_fragment_alone() -> None:
                                          fragment_steps=5)
     assert isinstance(fitting, Fragment) and isinstance(refused, SchemaError)
     assert isinstance(environments_of[0], ActorEnvironment)
+
+
+def test_uniform_actions_are_between_the_bounds() -> None:
+    spaces = Spaces((3,), action_size=2, action_bounds=((-1.0, 3.0), (0.0, 0.5)))
+    policy = checked(linear(3, {"mean": 2}), "uniform", spaces)
+    noise = policy.noise(np.random.default_rng(0), 2000)
+    outputs = np.stack([policy.outputs(np.ones(3, np.float32))] * 2000)
+    actions = np.stack([policy.sample(*one) for one in zip(outputs, noise, strict=True)])
+    assert actions.dtype == np.float32
+    for column, (low, high) in zip(actions.T, spaces.action_bounds, strict=True):
+        assert np.abs(np.sort(column) - np.linspace(low, high, 2000)).max() < 0.03 * (high - low)
+    np.testing.assert_allclose(policy.log_probs(outputs, actions, noise), -np.log(4.0 * 0.5), rtol=1e-6)

@@ -24,8 +24,8 @@ def attach(model: Model, pool: ActorPool) -> Model:
     knows nothing of the pool.
 
     Args:
-        model: Of PPO or MaskablePPO, whose ``n_envs`` actors play ``n_steps`` in each call; or of SAC or DQN, whose play
-            ``train_freq``. Its environments are never stepped.
+        model: Of PPO or MaskablePPO, whose ``n_envs`` actors play ``n_steps`` in each call; or of SAC or DQN, whose
+            play ``train_freq``. Its environments are never stepped.
         pool: Of the same environment.
 
     Returns:
@@ -53,8 +53,10 @@ def attach(model: Model, pool: ActorPool) -> Model:
     elif plain.collect_rollouts is OffPolicyAlgorithm.collect_rollouts:
         exploring = off_policy.policies(model)
 
-        def collect_rollouts(self: Any, env: Any, callback: Any, train_freq: Any, replay_buffer: Any,
-                             action_noise: Any = None, learning_starts: int = 0, log_interval: int | None = None) -> Any:
+        def collect_rollouts(
+            self: Any, env: Any, callback: Any, train_freq: Any, replay_buffer: Any, action_noise: Any = None,
+            learning_starts: int = 0, log_interval: int | None = None,
+        ) -> Any:
             return off_policy.collect(self, calls, exploring, callback, replay_buffer, steps=train_freq.frequency,
                                       learning_starts=learning_starts, log_interval=log_interval)
     else:

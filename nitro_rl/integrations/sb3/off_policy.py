@@ -42,8 +42,8 @@ def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
 
 
 def collect(
-    model: OffPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: ReplayBuffer, *,
-    steps: int, learning_starts: int, log_interval: int | None,
+    model: OffPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: ReplayBuffer,
+    *, steps: int, learning_starts: int, log_interval: int | None,
 ) -> RolloutReturn:
     """Collects as `OffPolicyAlgorithm.collect_rollouts` does: random actions first, and then a policy that is fixed."""
     model.policy.set_training_mode(False)

@@ -22,8 +22,8 @@ _TOLERANCE = {"rtol": 1e-3, "atol": 1e-2}
 
 
 def collect(
-    model: OnPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: RolloutBuffer, *,
-    steps: int,
+    model: OnPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: RolloutBuffer,
+    *, steps: int,
 ) -> bool:
     """Fills the rollout buffer as `OnPolicyAlgorithm.collect_rollouts` does; returns whether learning goes on."""
     model.policy.set_training_mode(False)

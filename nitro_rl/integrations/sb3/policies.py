@@ -39,7 +39,8 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
     choices = tuple(map(int, model.action_space.nvec)) if isinstance(model.action_space, spaces.MultiDiscrete) else ()
     modules = [*getattr(policy.mlp_extractor, "policy_net", ()), policy.action_net]
     layers, activations = modules[::2], {type(one) for one in modules[1::2]}
-    is_plain = (type(policy.pi_features_extractor) is FlattenExtractor and {type(one) for one in layers} == {nn.Linear} and activations <= _ACTIVATIONS.keys())
+    is_plain = (type(policy.pi_features_extractor) is FlattenExtractor and len(activations) == 1
+                and {type(one) for one in layers} == {nn.Linear} and activations <= _ACTIVATIONS.keys())
     if not is_plain:
         graph = _Graph(_ActorCritic(policy, has_std=is_gaussian), model, ("mean", "log_std") if is_gaussian else (
             "logits",))
