@@ -33,6 +33,7 @@ class Trajectory:
         bootstrap_observations: What was observed after these, ``[K, …]`` as ``observations``.
         episode_returns: Of the episodes that ended here, with what was played of them before, float64 ``[E]``.
         episode_lengths: In steps, int64 ``[E]``.
+        action_masks: Which values of each choice were allowed, bool ``[T, M]``; None if the environment does not say.
     """
 
     call: int
@@ -48,6 +49,7 @@ class Trajectory:
     bootstrap_observations: Array
     episode_returns: Array
     episode_lengths: Array
+    action_masks: Array | None = None
 
     def __len__(self) -> int:
         """Its steps."""
@@ -74,4 +76,5 @@ def for_trainers(trajectory: sampling.Trajectory) -> Trajectory:
             "episode_lengths")
     return Trajectory(
         call=int(trajectory["round_index"]), slot=int(trajectory["slot"]),
-        policy_version=int(trajectory["policy_version"]), **observed, **{name: trajectory[name] for name in same})
+        policy_version=int(trajectory["policy_version"]), action_masks=trajectory.get("action_masks"),
+        **observed, **{name: trajectory[name] for name in same})
