@@ -52,7 +52,7 @@ class OnnxPolicy:
         Raises:
             RunError: The file cannot be read, or no actor may run what it holds.
         """
-        self._source = "the graph" if isinstance(graph, bytes) else str(graph)
+        self._source = "OnnxPolicy" if isinstance(graph, bytes) else str(graph)
         try:
             self._graph = graph if isinstance(graph, bytes) else Path(graph).read_bytes()
             if act not in OUTPUTS:
