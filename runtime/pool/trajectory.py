@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.frames import stack_frames, unpack_frames
+from lambda_actor.wire import field_text
 from runtime.ports import sampling
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +34,8 @@ class Trajectory:
         bootstrap_observations: What was observed after these, ``[K, …]`` as ``observations``.
         episode_returns: Of the episodes that ended here, with what was played of them before, float64 ``[E]``.
         episode_lengths: In steps, int64 ``[E]``.
+        continued_episode: Call and slot of the trajectory whose last episode this one begins with, as in ``3-0``; empty
+            if it begins with a new episode.
     """
 
     call: int
@@ -48,6 +51,7 @@ class Trajectory:
     bootstrap_observations: Array
     episode_returns: Array
     episode_lengths: Array
+    continued_episode: str = ""
 
     def __len__(self) -> int:
         """Its steps."""
@@ -74,4 +78,5 @@ def for_trainers(trajectory: sampling.Trajectory) -> Trajectory:
             "episode_lengths")
     return Trajectory(
         call=int(trajectory["round_index"]), slot=int(trajectory["slot"]),
-        policy_version=int(trajectory["policy_version"]), **observed, **{name: trajectory[name] for name in same})
+        policy_version=int(trajectory["policy_version"]), **observed, **{name: trajectory[name] for name in same},
+        continued_episode=field_text(trajectory["continued_episode"]))
