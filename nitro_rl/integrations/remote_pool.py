@@ -54,7 +54,7 @@ class RemotePool:
 
     def sample(self, weights: bytes, *, actors: int, steps: int) -> list[Trajectory]:
         """As `ActorPool.sample`, with what `numpy_policy` makes."""
-        return [_trajectory(one) for one in self._ask("sample", weights, actors=actors, steps=steps)]
+        return self._trajectories(self._ask("sample", weights, actors=actors, steps=steps))
 
     def submit(self, weights: bytes, *, actors: int, steps: int) -> None:
         """As `ActorPool.submit`; `collect` has the trajectories."""
@@ -62,7 +62,7 @@ class RemotePool:
 
     def collect(self) -> list[Trajectory]:
         """Waits for what was submitted; as `ActorPool.as_completed`, in the order of calls and slots."""
-        return [_trajectory(one) for one in self._ask("collect")]
+        return self._trajectories(self._ask("collect"))
 
     def state(self) -> bytes:
         """As `ActorPool.state`."""
@@ -115,14 +115,13 @@ class RemotePool:
             raise kind(str(head["text"]))
         return head, found
 
+    def _trajectories(self, messages: list[bytes]) -> list[Trajectory]:
+        try:
+            return [for_trainers(wire.decode(one, wire.Kind.TRAJECTORY)) for one in messages]
+        except WireError as error:
+            self._fail(f"sent what is no trajectory: {error}")
+
     def _fail(self, what: str) -> NoReturn:
         self._child.connection.close()
         self._child.end()
         raise RunError(f"the pool's process {what}") from None
-
-
-def _trajectory(message: bytes) -> Trajectory:
-    try:
-        return for_trainers(wire.decode(message, wire.Kind.TRAJECTORY))
-    except WireError as error:
-        raise RunError(f"the pool's process sent no trajectory: {error}") from None

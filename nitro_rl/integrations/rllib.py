@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ class ModulePolicy:
     half: Array | float = 1.0
 
     @classmethod
-    def of(cls, module: Any, action_space: gymnasium.Space[Any], *, is_unsquashed: bool) -> ModulePolicy:
+    def of(cls, module: Any, action_space: Any, *, is_unsquashed: bool) -> ModulePolicy:
         """Takes over the weights of an RLModule.
 
         Args:
@@ -67,7 +68,7 @@ class ModulePolicy:
         if type(module) not in (DefaultPPOTorchRLModule, DefaultAPPOTorchRLModule):
             raise RunError(f"RLModule {type(module).__name__} cannot be converted; allowed: the default one of PPO, "
                            "APPO or IMPALA, with torch")
-        encoder = getattr(module.encoder, "encoder", None) or getattr(module.encoder, "actor_encoder", None)
+        encoder: Any = getattr(module.encoder, "encoder", None) or getattr(module.encoder, "actor_encoder", None)
         is_continuous = isinstance(action_space, gymnasium.spaces.Box)
         if type(encoder) is not TorchMLPEncoder:
             raise RunError(f"RLModule's encoder {type(encoder).__name__} cannot be converted; allowed: fcnet_hiddens "
@@ -176,20 +177,19 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             RunError: Actors or the pool's process fail.
         """
         if self._remote is None or num_timesteps is None or random_actions or not explore:
-            return super()._sample(num_timesteps=num_timesteps, num_episodes=num_episodes, explore=explore,
-                                   random_actions=random_actions, force_reset=force_reset)
+            local: list[SingleAgentEpisode] = super()._sample(
+                num_timesteps=num_timesteps, num_episodes=num_episodes, explore=explore, random_actions=random_actions,
+                force_reset=force_reset)
+            return local
         if force_reset:
             raise RunError("force_reset = True is not allowed with a pool: actors continue their episodes")
         steps, began_s = -(-num_timesteps // self.actors), time.monotonic()
         if isinstance(self.config, IMPALAConfig):
-            if self._ahead is None:
-                self._submit(steps)
-            policy, version = self._ahead
+            policy, version = self._ahead or self._submit(self._remote, steps)
             trajectories, self._held, self._ahead = self._held or self._remote.collect(), [], None
-            try:
-                self._submit(steps)
-            except BudgetError:
-                pass  # The next call says so, when this one's steps are learned from.
+            # If the budget does not hold it, the next call says so, when this one's steps are learned from.
+            with suppress(BudgetError):
+                self._ahead = self._submit(self._remote, steps)
         else:
             policy, version = self._policy(), self._weights_seq_no
             trajectories = self._remote.sample(policy.message(), actors=self.actors, steps=steps)
@@ -202,10 +202,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self.metrics.log_value("pool_spent_usd", self._remote.spent_usd, window=1)
         return [episode for one in trajectories for episode in self._episodes(one, policy, version)]
 
-    def _submit(self, steps: int) -> None:
+    def _submit(self, remote: RemotePool, steps: int) -> tuple[ModulePolicy, int]:
         policy = self._policy()
-        self._remote.submit(policy.message(), actors=self.actors, steps=steps)
-        self._ahead = policy, self._weights_seq_no
+        remote.submit(policy.message(), actors=self.actors, steps=steps)
+        return policy, self._weights_seq_no
 
     def _policy(self) -> ModulePolicy:
         return ModulePolicy.of(self.module, self.env.single_action_space, is_unsquashed=self.config.normalize_actions)
@@ -240,12 +240,13 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         for finished in self._finished:
             self._log_episode_metrics(*finished)
         self._finished.clear()
-        return super().get_metrics()
+        found: dict[str, Any] = super().get_metrics()
+        return found
 
     def get_state(self, components: str | Collection[str] | None = None, *,
                   not_components: str | Collection[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         """As `SingleAgentEnvRunner.get_state`, with the pool's state."""
-        state = super().get_state(components, not_components=not_components, **kwargs)
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
         if self._remote is not None and self._check_component(POOL, components, not_components):
             if self._ahead is not None and not self._held:
                 self._held = self._remote.collect()
@@ -269,7 +270,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
 
 def _check(config: AlgorithmConfig, callbacks: list[RLlibCallback], observation_space: gymnasium.Space[Any],
-           action_space: gymnasium.Space[Any]) -> None:
+           action_space: Any) -> None:
     """Raises if actors would do something else than RLlib's own runner.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.wire import field_text
-from runtime.ports import sampling
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +66,7 @@ class Trajectory:
         return after
 
 
-def for_trainers(trajectory: sampling.Trajectory) -> Trajectory:
+def for_trainers(trajectory: Mapping[str, Array]) -> Trajectory:
     """Makes one of a decoded trajectory message, with the frames of pixels stacked."""
     if "frames" in trajectory:
         frames = unpack_frames(trajectory)
