@@ -149,6 +149,9 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             RunError: The pool cannot do what the configuration says; the text says what.
         """
         self._remote: RemotePool | None = None
+        if config.num_env_runners and not config.in_evaluation:
+            raise RunError(f"num_env_runners = {config.num_env_runners} is not allowed with a pool of actors; allowed: "
+                           "0, and more actors of the pool")
         super().__init__(config=config, **kwargs)
         self._open: dict[str, SingleAgentEpisode] = {}
         self._finished: list[tuple[int, float, float]] = []
@@ -281,7 +284,6 @@ def _check(config: AlgorithmConfig, callbacks: list[RLlibCallback], observation_
     bounded = isinstance(action_space, box) and bool(
         np.isfinite([action_space.low, action_space.high]).any())
     refused = {
-        f"num_env_runners = {config.num_env_runners}; allowed: 0, and actors of the pool": config.num_env_runners > 0,
         f"batch_mode = {config.batch_mode!r}; allowed: 'truncate_episodes'": config.batch_mode != "truncate_episodes",
         "env_to_module_connector and module_to_env_connector; allowed: RLlib's default ones": (
             config._env_to_module_connector is not None or config._module_to_env_connector is not None
