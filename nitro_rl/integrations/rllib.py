@@ -218,6 +218,9 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         observation_space, action_space = self.env.single_observation_space, self.env.single_action_space
         before, after = (array.astype(observation_space.dtype) for array in (
             trajectory.observations, trajectory.next_observations))
+        # Nothing is learned of what is seen after these, which actors do not send. But RLlib standardises advantages
+        # with its value, so that it must not be far off.
+        after[trajectory.terminated] = before[trajectory.terminated]
         outputs, (actions, log_probs) = policy.outputs(trajectory.observations), policy.sampled(trajectory)
         episode = self._open.pop(trajectory.continued_episode, None)
         found: list[SingleAgentEpisode] = []
