@@ -3,7 +3,7 @@
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --python .venv/bin/python --work runs/figure12
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --work runs/figure12 --summarise
 
-RLlib is in an environment of its own (benchmarks/peers/requirements.txt); --python names the pool's interpreter. The
+RLlib is in an environment of its own (benchmarks/parity/requirements-impact.txt, and mujoco); --python names the pool's interpreter. The
 first command may be interrupted and repeated: it keeps finished runs. The second writes
 benchmarks/results/rllib_figure12.json. Both kinds of run have the same settings, and eight environments of 256 steps
 in each of 25 batches: RLlib's two env runners play four each, the pool's eight actors share two processes.

@@ -415,6 +415,19 @@ def appo_trains_while_actors_play() -> None:
     assert not servers()
 
 
+@check
+def the_guides_example_runs() -> None:
+    code = Path("docs/guides/rllib.md").read_text().partition("```python\n")[2].partition("```")[0]
+    for written, here in ((".venv/bin/python", POOL_PYTHON), ("runs/rllib", str(DIRECTORY / "example")),
+                          ("/tmp/rllib-hopper", str(DIRECTORY / "saved")), ("range(25)", "range(1)"),
+                          ("num_epochs=10", "num_epochs=1")):
+        assert written in code, written
+        code = code.replace(written, here)
+    exec(compile(code, "rllib.md", "exec"), {"__name__": "example"})
+    assert (DIRECTORY / "saved" / "rllib_checkpoint.json").exists() and not servers()
+    assert len((DIRECTORY / "example" / "rounds.jsonl").read_text().splitlines()) == 1
+
+
 def main() -> None:
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
