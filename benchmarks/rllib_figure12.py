@@ -3,8 +3,8 @@
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --python .venv/bin/python --work runs/figure12
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --work runs/figure12 --summarise
 
-RLlib is in an environment of its own (benchmarks/parity/requirements-impact.txt, and mujoco); --python names the pool's interpreter. The
-first command may be interrupted and repeated: it keeps finished runs. The second writes
+RLlib is in an environment of its own (benchmarks/parity/requirements-impact.txt, and mujoco); --python names the pool's
+interpreter. The first command may be interrupted and repeated: it keeps finished runs. The second writes
 benchmarks/results/rllib_figure12.json. Both kinds of run have the same settings, and eight environments of 256 steps
 in each of 25 batches: RLlib's two env runners play four each, the pool's eight actors share two processes.
 
@@ -85,16 +85,15 @@ def summarised(work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"versions": {"ray": ray.__version__, "torch": torch.__version__, "numpy": np.__version__}}
     for kind in KINDS:
         mine = [one for one in runs if one["kind"] == kind]
-        last = [one["curve"][-1] for one in mine]
+        returns = [one["evaluation_return_mean"] for one in mine]
         found[kind] = {
-            "seeds": [one["seed"] for one in mine], "env_steps": [one["env_steps"] for one in last],
-            "evaluation_returns": [round(one["evaluation_return_mean"], 1) for one in mine],
-            "evaluation_return_mean": round(float(np.mean([one["evaluation_return_mean"] for one in mine])), 1),
-            "training_returns": [round(one["return_mean"], 1) for one in last],
+            "evaluation_return_mean": round(float(np.mean(returns)), 1),
+            "evaluation_returns": [round(one, 1) for one in returns],
+            "env_steps": [one["curve"][-1]["env_steps"] for one in mine],
             "seconds": [round(sum(row["seconds"] for row in one["curve"]), 1) for one in mine],
             "loads": [round(one["load"], 1) for one in mine],
-            "spent_usd": [round(one["spent_usd"], 6) for one in last],
-            "curves": [[round(row["return_mean"], 1) for row in one["curve"]] for one in mine]}
+            "spent_usd": [round(one["curve"][-1]["spent_usd"], 6) for one in mine],
+            "training_returns": [[round(row["return_mean"], 1) for row in one["curve"]] for one in mine]}
     return found
 
 

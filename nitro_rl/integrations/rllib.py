@@ -83,18 +83,17 @@ class ModulePolicy:
             raise RunError(f"RLModule's layers {[type(part).__name__ for part in parts]} cannot be converted; allowed: "
                            "linear ones with biases, and either tanh or relu between all, also of the head")
         layers = [(_array(part.weight), _array(part.bias)) for part in parts[::2]]
+        activation = _ACTIVATIONS[hidden.pop()]
         if not is_continuous:
-            return cls(layers, _ACTIVATIONS[hidden.pop()], choices=tuple(
-                map(int, getattr(action_space, "nvec", ()))))
+            return cls(layers, activation, choices=tuple(map(int, getattr(action_space, "nvec", ()))))
         log_std = _array(module.pi.log_std)
         if module.pi.clip_log_std:
             most = float(module.pi.log_std_clip_param_const)
             log_std = np.clip(log_std, -most, most)
-        found = cls(layers, _ACTIVATIONS[hidden.pop()], log_std)
-        if is_unsquashed and action_space.is_bounded("both"):
-            low, high = (np.asarray(bound, np.float64) for bound in (action_space.low, action_space.high))
-            return cls(layers, found.activation, log_std, low=low, half=(high - low) / 2.0)
-        return found
+        if not is_unsquashed or not action_space.is_bounded("both"):
+            return cls(layers, activation, log_std)
+        low, high = (np.asarray(bound, np.float64) for bound in (action_space.low, action_space.high))
+        return cls(layers, activation, log_std, low=low, half=(high - low) / 2.0)
 
     def message(self) -> bytes:
         """The policy that actors run, whose actions are the environment's."""
