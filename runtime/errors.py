@@ -29,7 +29,8 @@ class MissingExtraError(RunError):
     """A library is not installed that only some people need; the text says how to get it."""
 
     def __init__(self, what: str, library: str, extra: str) -> None:
-        super().__init__(f"{what} needs {library}: pip install 'nitro-rl[{extra}]'")
+        super().__init__(f"{what} needs {library}: pip install 'nitro-rl[{extra}]', or in a clone: python -m pip "
+                         f"install -e '.[{extra}]'")
 
 
 class RunDirectoryError(RunError):

@@ -104,7 +104,9 @@ print(policy.policy_version)
     assert version == "3"
     assert "CartPole-v1" in (tmp_path / "out" / "report.html").read_text()
     refused = run(environment, "nitro-rl", "plot", "out", cwd=tmp_path)
-    assert refused.stderr == "error: plot needs matplotlib: pip install 'nitro-rl[plot]'\n"
+    assert refused.stderr == (
+        "error: plot needs matplotlib: pip install 'nitro-rl[plot]', or in a clone: python -m pip install "
+        "-e '.[plot]'\n")
 
 
 def test_the_command_is_that_of_the_module(environment: Path, tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) ->
     (tmp_path / "ask.py").write_text("import sys\nfrom runtime.cli.main import main\n"
                                      "for line in sys.argv[1:]:\n    assert main(line.split()) == 2\n")
     said = run(environment, "python", "ask.py", *wanted, cwd=tmp_path)
-    errors = [re.sub(r"pip install 'nitro-rl\[(\w+)]'", r"\1", line.removeprefix("error: "))
+    errors = [re.sub(r"pip install 'nitro-rl\[(\w+)]'(, or in a clone: .*)?", r"\1", line.removeprefix("error: "))
               for line in said.stderr.splitlines() if line.startswith("error: ")]
     assert (said.returncode, errors) == (0, [*wanted.values()])
 

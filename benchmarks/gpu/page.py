@@ -47,7 +47,7 @@ FIGURES = {
     "fig1": Figure("sweep", LAYOUT[::2], ("utilisation_percent", "sm_activity_percent", "sm_occupancy_percent"),
                    along="environments"),
     "fig10": Figure("sweep", LAYOUT[::2], ("steps_per_s", "memory_mib"), along="environments"),
-    "fig7": Figure("fig7", LAYOUT, (*SPEEDS, "utilisation_percent"), ("task",)),
+    "fig7": Figure("fig7", LAYOUT, (*SPEEDS, "utilisation_percent", "sm_activity_percent"), ("task",)),
     "fig8": Figure("fig8", LAYOUT, SPEEDS, ("task", "instances")),
     "fig9": Figure("fig9", LAYOUT, ("steps_per_s", "elapsed_s", "last_return"), along="curve"),
     "atari": Figure("atari", ("contender",), ROUNDS, ()),

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, canvas, label, save
 
 LAYERS = (
-    ("what people call", (("cli", WHITE),)),
+    ("what people call", (("cli", WHITE), ("pool", WHITE))),
     ("what puts parts together", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
     ("the loop; which kinds there are", (("training", BLUE), ("registry", WHITE))),
     ("instances: play and train", (("gmi", GREEN),)),

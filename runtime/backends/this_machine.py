@@ -29,7 +29,7 @@ from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.costs import applicable
-from runtime.gmi.devices import BACKEND_NAMES, check_room, choose_backend, choose_reduction, look, places
+from runtime.gmi.devices import BACKEND_NAMES, check_memory, check_room, choose_backend, choose_reduction, look, places
 from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
@@ -227,9 +227,16 @@ def _open_memory(run: RunContext) -> Migrator:
                   experiment.algorithm.round_steps or actors * steps)
     # Besides those that a step waits for, each actor may have one in the loop, one in flight, and as many that have
     # been given up or rejected.
-    with run.shield():
-        migrator = Migrator(fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors))
-        run.stack.callback(migrator.close)
+    plan = fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
+    key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
+    check_memory(key, plan.size)
+    try:
+        with run.shield():
+            migrator = Migrator(plan)
+            run.stack.callback(migrator.close)
+    except OSError as error:
+        raise ExperimentError(f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
+                              "allowed: fewer or shorter fragments, or a larger ulimit -f") from None
     return migrator
 
 

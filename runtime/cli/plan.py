@@ -137,6 +137,9 @@ def _measure(options: argparse.Namespace) -> int:
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     say_unused(base)
     settings: Any = base.learner.chosen
+    if base.environment.backend == "warp":
+        raise ExperimentError("--measure: environment.backend = warp is not searched, as there is no single learner to "
+                              "compare with; allowed: gymnasium, or learner.gmi.instances of your choice")
     if settings.layout != "holistic":
         raise ExperimentError(f"learner.gmi.layout = {settings.layout} cannot be measured; allowed: holistic")
     _, experiment = preflight(base.resolved())

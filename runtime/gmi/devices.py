@@ -269,6 +269,22 @@ def _named(gpus: Sequence[Gpu]) -> str:
     return f"GPU {', '.join(str(gpu.index) for gpu in gpus)} ({gpus[0].name})"
 
 
+def check_memory(key: str, size: int) -> None:
+    """Checks that the memory that instances share is less than this machine has.
+
+    Args:
+        key: What decides on it, with its values.
+        size: In bytes.
+
+    Raises:
+        ExperimentError: It is not.
+    """
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > has:
+        raise ExperimentError(f"{key} share {size / 2**20:,.0f} MiB of memory, and this machine has "
+                              f"{has / 2**20:,.0f} MiB; allowed: fewer or shorter fragments")
+
+
 def check_room(instances: int) -> None:
     """Checks that so many instances have room here: memory, and files that a process may have open.
 

@@ -72,12 +72,18 @@ def basis_of(groups: Iterable[RecordedGroup]) -> str:
     return " and ".join(sorted({run.basis for group in groups for run in group.runs})) or "modelled"
 
 
+def are_apart(groups: Iterable[RecordedGroup]) -> bool:
+    """Whether the bill has every actor on a machine of its own: it is modelled, and there are no instances."""
+    runs = [run for group in groups for run in group.runs]
+    return (all(run.basis == "modelled" for run in runs)
+            and not any(row["instances"] for run in runs for row in run.rows))
+
+
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     """Return against steps, measured seconds, seconds of the bill, and dollars."""
     basis = basis_of(groups)
     runs = [run for group in groups for run in group.runs]
-    are_apart = basis == "modelled" and not any(row["instances"] for run in runs for row in run.rows)
-    machines = "with every actor on a machine of its own" if are_apart else "that the bill counts"
+    machines = "with every actor on a machine of its own" if are_apart(groups) else "that the bill counts"
     axes: tuple[tuple[str, str, str, str, Callable[[Row], float | None]], ...] = (
         ("steps", "environment steps", "steps", "measured", lambda row: row["env_steps"]),
         ("time", "seconds of all rounds, by the clock", "s", "measured", lambda row: row["round_s"]),

@@ -23,6 +23,7 @@ from runtime.report.charts import (
     INTERVAL,
     POINTS_MAX,
     PartsOf,
+    are_apart,
     basis_of,
     measured_parts,
     modelled_parts,
@@ -88,7 +89,8 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
     return environment.from_string(_text("page.html")).render(
         points_max=POINTS_MAX if any(len(run.rows) > POINTS_MAX for run in runs) else 0,
         title=" · ".join(group.name for group in groups), groups=groups, runs=runs, interval=INTERVAL,
-        basis=basis, charts=charts, estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
+        basis=basis, are_apart=are_apart(groups), charts=charts,
+        estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
         resamples=RESAMPLES, confidence=CONFIDENCE, prices=_told(runs, "prices_region", "prices_as_of"),
         about=_told(runs, "experiment", "environment_id"),
         tables={"ended": _ended(runs, basis), "dollars": _dollars(runs),

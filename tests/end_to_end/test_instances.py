@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from runtime.cost.prices import PRICES
 from tests.helpers import (
     ROOT,
     command,
@@ -167,6 +168,9 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
     assert max(row["staleness_max"] for row in rows) > 0, "actors went on while trainers trained"
+    # Both are by the clock; what stood between rounds is in the bill alone.
+    seconds = sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
+    assert sum(row["modelled_round_s"] for row in rows) == pytest.approx(seconds, rel=0.2)
 
 
 def test_too_low_a_limit_of_open_files_is_refused(
@@ -187,6 +191,14 @@ def test_more_instances_than_memory_holds_are_refused(
     assert refused.returncode == 2
     assert "instances = 5: each takes 200 MiB at least, and this machine has 900 MiB; allowed: 1 to 4\n" in (
         refused.stderr)
+
+
+def test_more_shared_memory_than_there_is_is_refused(file: Path, tmp_path: Path) -> None:
+    refused = train(file, tmp_path / "run", *SHARING, *overrides(
+        actor__fragment_steps=1_000_000, scaler__actors_fixed=10_000, actor__timeout_s=15, budget__usd=1e5))
+    assert refused.returncode == 2
+    assert "scaler.actors_fixed = 10000 with actor.fragment_steps = 1000000 share " in refused.stderr
+    assert "allowed: fewer or shorter fragments" in refused.stderr
 
 
 def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path: Path) -> None:

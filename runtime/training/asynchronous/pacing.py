@@ -206,8 +206,11 @@ class AsynchronousPacing:
         learn_s, env_steps = current.learned_s, current.training.env_steps
         detect_s = current.measured.modelled_s if current.measured else None
         modelled_s = max(self._modelled_collect_s(current, detect_s or 0.0), learn_s)
+        collect_s = self._clock() - self._opened_s if self._meter.is_by_the_clock and self._opened_s else modelled_s
+        if self._experiment.learner.chosen.has_actors:
+            modelled_s = collect_s
         self._parts.phases.saw(
-            collect_s=self._clock() - self._opened_s if self._meter.is_by_the_clock and self._opened_s else modelled_s,
+            collect_s=collect_s,
             sample_s=learn_s / env_steps if env_steps else None, evaluate_s=evaluate_s or None, detect_s=detect_s)
         current.modelled_s += modelled_s
         self._opened_s = None
