@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -358,7 +359,7 @@ def servers() -> list[str]:
 @check
 def ppo_trains_until_the_budget_ends() -> None:
     config = configured("CartPole-v1", env_runner_cls=runner_class("CartPole-v1", 0.004)).evaluation(
-        evaluation_interval=1, evaluation_duration=1)
+        evaluation_interval=1, evaluation_duration=1, evaluation_num_env_runners=1)
     algorithm = config.build_algo()
     assert len(servers()) == 1, "none for the evaluation"
     try:
@@ -410,6 +411,18 @@ def appo_trains_while_actors_play() -> None:
         held = algorithm.env_runner._held
         assert "nitro_pool" in state and held
         assert sum(map(len, algorithm.env_runner.sample())) == sum(map(len, held)) == ACTORS * STEPS
+    finally:
+        algorithm.stop()
+    assert not servers()
+
+
+@check
+def a_pool_that_is_killed_ends_the_training() -> None:
+    algorithm = configured("CartPole-v1", env_runner_cls=runner_class("CartPole-v1")).build_algo()
+    try:
+        algorithm.train()
+        os.kill(int(servers()[0]), signal.SIGKILL)
+        refuses("ended (SIGKILL)", algorithm.train)
     finally:
         algorithm.stop()
     assert not servers()

@@ -1,7 +1,7 @@
 """RLlib with a pool of actors; RLlib has an environment of its own.
 
-Runs where ``RLLIB_PYTHON`` names an interpreter with benchmarks/parity/requirements-impact.txt, or where one is at the place
-that the benchmarks' commands have; else these are skipped. What needs no RLlib is in tests/pool/test_server.py.
+Runs where ``RLLIB_PYTHON`` names an interpreter with benchmarks/parity/requirements-impact.txt and mujoco, or where the
+benchmarks' commands have one; else these are skipped. What needs no RLlib is in tests/pool/test_server.py.
 """
 
 from __future__ import annotations
