@@ -27,7 +27,7 @@ from lambda_actor.errors import ActorError, EventError, RaisingEnvironmentError,
 from lambda_actor.events import check_event
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Policy, read_policy
 from lambda_actor.replay import REPLAYS, ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
 
@@ -304,22 +304,6 @@ def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]
         sandbox.policy = read_policy(messages.fetch_weights(event["policy_version"]))
         sandbox.policy_key = key
     return sandbox.policy
-
-
-def read_policy(message: bytes) -> Policy | GraphPolicy:
-    """Reads a policy of either kind; onnxruntime is loaded only if it is an ONNX file.
-
-    Args:
-        message: WEIGHTS or GRAPH.
-
-    Raises:
-        WireError: The bytes are not a sound message.
-    """
-    if wire.kind_of(message) == wire.Kind.GRAPH:
-        from lambda_actor.onnx_policy import GraphPolicy
-
-        return GraphPolicy.from_bytes(message)
-    return Policy.from_bytes(message)
 
 
 def _give_back(environment: ActorEnvironment | ReplayedEnvironment, event: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +18,9 @@ from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart
 from lambda_actor.spaces import Spaces
+
+if TYPE_CHECKING:
+    from lambda_actor.onnx_policy import GraphPolicy
 
 HIDDEN_SIZES = (256, 256)
 """Tanh units of the network ``mlp``. Paper: Nitro §8.1."""
@@ -239,6 +243,22 @@ class Policy:
             noise: And by what.
         """
         return self._distribution.log_probs(outputs, actions, noise)
+
+
+def read_policy(message: bytes) -> Policy | GraphPolicy:
+    """Reads a policy of either kind; onnxruntime is loaded only if it is an ONNX file.
+
+    Args:
+        message: WEIGHTS or GRAPH.
+
+    Raises:
+        WireError: The bytes are not a sound message.
+    """
+    if wire.kind_of(message) == wire.Kind.GRAPH:
+        from lambda_actor.onnx_policy import GraphPolicy
+
+        return GraphPolicy.from_bytes(message)
+    return Policy.from_bytes(message)
 
 
 class _Mlp:

@@ -10,8 +10,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import WireError
-from lambda_actor.handler import read_policy
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Policy, read_policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 

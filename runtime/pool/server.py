@@ -41,6 +41,8 @@ def message_of(trajectory: Trajectory) -> bytes:
     arrays = {name: getattr(trajectory, name) for name in (
         "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
         "bootstrap_observations", "episode_returns", "episode_lengths")}
+    if trajectory.action_masks is not None:
+        arrays["action_masks"] = trajectory.action_masks
     return wire.encode(wire.Kind.TRAJECTORY, {
         **arrays, "round_index": np.array(trajectory.call), "slot": np.array(trajectory.slot),
         "policy_version": np.array(trajectory.policy_version), "invocation_id": wire.text_field(""),

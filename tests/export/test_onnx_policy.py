@@ -12,8 +12,8 @@ import pytest
 
 import nitro_rl
 from lambda_actor import wire
-from lambda_actor.handler import read_policy
 from lambda_actor.onnx_policy import GraphPolicy
+from lambda_actor.policy import read_policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 from runtime.export import onnx_policy

@@ -205,7 +205,7 @@ def test_a_message_has_all_of_a_trajectory(tmp_path: Path) -> None:
     with ActorPool(tree(), budget_usd=1.0, out=tmp_path / "pool", is_quiet=True) as pool:
         trajectory, = pool.sample(policy(), actors=1)
     fields = vars(trajectory)
-    assert fields.keys() == {*ARRAYS, "call", "slot", "policy_version", "continued_episode"}
+    assert fields.keys() == {*ARRAYS, "call", "slot", "policy_version", "continued_episode", "action_masks"}
     back = vars(for_trainers(wire.decode(message_of(trajectory), wire.Kind.TRAJECTORY)))
     assert all(np.array_equal(back[name], fields[name]) and back[name].dtype == fields[name].dtype for name in ARRAYS)
     assert all(back[name] == fields[name] for name in fields.keys() - set(ARRAYS))
