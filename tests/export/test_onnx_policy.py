@@ -102,7 +102,7 @@ def test_a_state_that_no_open_episode_holds_is_refused() -> None:
     wide = model([node("Identity", "state_in_h", "state_out_h"), node("Identity", "observation", "logits")],
                  {"observation": [1, 3], "state_in_h": states}, {"logits": [1, 3], "state_out_h": states}
                  ).SerializeToString()
-    with pytest.raises(RunError, match=r"its state has 1,048,576 bytes, .* allowed: up to 524,288"):
+    with pytest.raises(RunError, match=r"the graph's state has 1,048,576 bytes, .* allowed: up to 524,288"):
         nitro_rl.OnnxPolicy(wide, "categorical").check(Spaces((3,), action_count=3))
 
 
