@@ -36,8 +36,8 @@ def write_event(path: Path, message: bytes) -> Path:
     path.write_text(json.dumps({
         "run_id": "one", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60, "stop_digest": "",
         "invocation_id": "one", "environment_id": ENVIRONMENT_ID, "preprocessing": "auto",
-        "truncate_at_fragment": False,
-        "fragment_steps": 1, "policy_version": 0, "seed": 1, "round_index": 1, "slot": 0, "episode_id": "",
+        "truncate_at_fragment": False, "fragment_steps": 1,
+        "policy_version": 0, "seed": 1, "round_index": 1, "slot": 0, "episode_id": "",
         "weights": to_text(message), "episode": ""}))
     return path
 

@@ -19,6 +19,7 @@ from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart
 from lambda_actor.onnx_file import Port, Ports, read_ports
 from lambda_actor.policy import FORBIDDEN, LOG_2PI, Context, make_distribution
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 
 OUTPUTS = {"gaussian": ("mean", "log_std"), "squashed_gaussian": ("mean", "log_std"), "categorical": ("logits",),
@@ -26,6 +27,9 @@ OUTPUTS = {"gaussian": ("mean", "log_std"), "squashed_gaussian": ("mean", "log_s
 """By way to act, the outputs of a graph that are read."""
 MASK = "action_mask"
 _STATE_IN, _STATE_OUT = "state_in_", "state_out_"
+STATE_BYTES_MAX = EPISODE_BYTES_MAX // 2
+"""Of what a recurrent graph remembers: it travels with an episode that another actor continues."""
+_STATE_NAME_BYTES_MAX = 200
 _CERTAIN = FORBIDDEN / 2
 _EVERYTHING = Context()
 
@@ -67,6 +71,11 @@ def signature_of(ports: Ports, act: str, epsilon: float, spaces: Spaces) -> Sign
                               "of that shape")
         if {given.dtype, ports.inputs[_STATE_IN + name].dtype} != {"float32"}:
             raise SchemaError(f"{_STATE_IN}{name} and {_STATE_OUT}{name} of the graph are not both float32")
+        if len(name.encode()) > _STATE_NAME_BYTES_MAX:
+            raise SchemaError(f"{_STATE_IN}{name:.40}… of the graph has a name of over {_STATE_NAME_BYTES_MAX} bytes")
+    if (state_bytes := sum(4 * math.prod(shape) for shape in states.values())) > STATE_BYTES_MAX:
+        raise SchemaError(f"the graph's state has {state_bytes:,} bytes, and travels with each open episode; allowed: "
+                          f"up to {STATE_BYTES_MAX:,}")
     for name in ports.outputs:
         if name.startswith(_STATE_OUT) and name.removeprefix(_STATE_OUT) not in states:
             raise SchemaError(f"the graph gives {name}, and does not take {name.replace('out', 'in', 1)}")
@@ -165,7 +174,8 @@ class GraphPolicy:
                  for name, (dtype, shape) in self._signature.inputs.items()}
         feeds |= {_STATE_IN + name: context.state[name] for name in self._signature.states}
         try:
-            found = dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+            found = {name: np.asarray(array, np.float32) for name, array in zip(
+                self._names, self._session.run(self._names, feeds), strict=True)}
         except Exception as error:
             raise SchemaError(f"the graph fails: {error}") from error
         if self._signature.states:
@@ -174,7 +184,7 @@ class GraphPolicy:
             if np.size(found[name]) != size:
                 raise SchemaError(f"{name} of the graph has {np.size(found[name])} numbers; the environment needs "
                                   f"{size}")
-        outputs = np.concatenate([np.ravel(found[name]) for name in self._signature.sizes]).astype(np.float32)
+        outputs = np.concatenate([np.ravel(found[name]) for name in self._signature.sizes])
         if self.act in ("categorical", "epsilon_greedy"):
             # A graph may have put −∞ there itself.
             return np.where(mask, np.maximum(outputs, FORBIDDEN), FORBIDDEN)

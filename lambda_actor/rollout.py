@@ -256,7 +256,12 @@ def roll_out_together(
         if not step or len(playing) < len(places):
             noise = np.stack([contexts[place].noise for place in playing], 1)
             told = [contexts[place] for place in playing]
-        outputs = policy.outputs_together(observations, told)
+        try:
+            outputs = policy.outputs_together(observations, told)
+        except Exception as error:
+            # A graph of somebody's own.
+            found.update(dict.fromkeys(playing, error))
+            break
         places, messages = playing, zip(outputs, policy.sample_together(outputs, noise[step]), strict=True)
     return [found[place] for place in range(len(rollouts))]
 

@@ -22,8 +22,6 @@ COPIES = 4
 """An actor has the message, the graph in it, what onnxruntime reads of that, and weights as it multiplies by them."""
 ACTOR_MIB = 256
 """Memory of an actor with a small environment and onnxruntime, without a graph."""
-STATE_BYTES_MAX = EPISODE_BYTES_MAX // 2
-"""Of what a recurrent graph remembers: it travels with an episode that another actor continues."""
 
 
 class OnnxPolicy:
@@ -79,11 +77,7 @@ class OnnxPolicy:
             RunError: They cannot.
         """
         try:
-            signature = signature_of(self._ports, self._act, self._epsilon, spaces)
-            state_bytes = sum(4 * int(np.prod(shape)) for shape in signature.states.values())
-            if state_bytes > STATE_BYTES_MAX:
-                raise SchemaError(f"its state has {state_bytes:,} bytes, and travels with each open episode; allowed: "
-                                  f"up to {STATE_BYTES_MAX:,}")
+            signature_of(self._ports, self._act, self._epsilon, spaces)
             self._check_sizes(memory_mib, has_cache=has_cache)
             if importlib.util.find_spec("onnxruntime"):
                 self._try(spaces)

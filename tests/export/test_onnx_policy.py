@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,8 +103,17 @@ def test_a_state_that_no_open_episode_holds_is_refused() -> None:
     wide = model([node("Identity", "state_in_h", "state_out_h"), node("Identity", "observation", "logits")],
                  {"observation": [1, 3], "state_in_h": states}, {"logits": [1, 3], "state_out_h": states}
                  ).SerializeToString()
-    with pytest.raises(RunError, match=r"its state has 1,048,576 bytes, .* allowed: up to 524,288"):
+    with pytest.raises(RunError, match=r"the graph's state has 1,048,576 bytes, .* allowed: up to 524,288"):
         nitro_rl.OnnxPolicy(wide, "categorical").check(Spaces((3,), action_count=3))
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_the_guides_module_of_torch_acts() -> None:
+    page = (ROOT / "docs" / "guides" / "policies-for-actors.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import torch" in block)
+    names: dict[str, Any] = {"__name__": "guide", "nitro_rl": nitro_rl}
+    exec(compile(code, "the guide", "exec"), names)
+    names["policy"].check(Spaces((3,), action_size=1))
 
 
 def test_a_message_larger_than_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -449,6 +449,31 @@ def test_outputs_that_the_file_does_not_tell_are_checked_as_it_runs() -> None:
     policy = checked(graph, "categorical", Spaces((4,), action_count=3))
     with pytest.raises(SchemaError, match="logits of the graph has 4 numbers; the environment needs 3"):
         policy.outputs(np.ones(4, np.float32))
+    environments_of = [make_environment("CartPole-v1") for _ in range(3)]
+    found = roll_out_together(environments_of, policy_of(graph, "categorical"),
+                              [Request(3, 1, slot) for slot in range(3)], fragment_steps=5)
+    assert all(isinstance(one, SchemaError) for one in found), "each fragment ends, and nothing else does"
+
+
+def test_what_is_no_number_ends_the_fragment() -> None:
+    nodes = [helper.make_node("Constant", [], ["logits"], value=helper.make_tensor(
+        "t", TensorProto.STRING, [1, 4], [b"a", b"b", b"c", b"d"])), node("Relu", "observation", "seen")]
+    graph = model(nodes, {"observation": [1, 4]}, {"logits": [1, 4], "seen": [1, 4]},
+                  types={"logits": TensorProto.STRING}).SerializeToString()
+    policy = checked(graph, "categorical", Spaces((4,), action_count=4))
+    with pytest.raises(SchemaError, match="the graph fails: could not convert"):
+        policy.outputs(np.ones(4, np.float32))
+
+
+def test_states_travel_and_have_limits() -> None:
+    with pytest.raises(SchemaError, match="has a name of over 200 bytes"):
+        checked(recurrent(3, "logits", 4, unit_name="h" * 201), "categorical", CHOICE)
+    huge = [2**20, 2**20]
+    graph = model([node("Identity", "state_in_h", "state_out_h"), node("Relu", "observation", "logits")],
+                  {"observation": [1, 4], "state_in_h": huge}, {"logits": [1, 4], "state_out_h": huge}
+                  ).SerializeToString()
+    with pytest.raises(SchemaError, match="the graph's state has 4,398,046,511,104 bytes"):
+        checked(graph, "categorical", Spaces((4,), action_count=4))
 
 
 def test_pictures_keep_their_shape() -> None:
