@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -29,6 +30,8 @@ _FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym
 """What an observation's numbers may come from; all but Box become zeros and ones."""
 _Keys = tuple[str | int, ...]
 _STEPS_PROPOSED = 1000
+MASK = "action_mask"
+"""The key of an observation, or of what ``reset`` and ``step`` tell beside one, that says which actions are allowed."""
 
 
 class ActorEnvironment:
@@ -39,6 +42,8 @@ class ActorEnvironment:
     action space, or whole numbers from 0, one or ``[A]`` of them.
 
     Attributes:
+        action_mask: Which values of each choice are allowed at the present observation, bool ``[M]``, those of several
+            choices one after the other; None if the environment does not say.
         spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
         preprocessing: ``atari`` or ``none``.
         gymnasium_environment: What it wraps, with its own wrappers.
@@ -63,8 +68,14 @@ class ActorEnvironment:
         """
         self.environment_id, self.preprocessing = environment_id, preprocessing
         self.gymnasium_environment = environment
-        self._frames = _observation_codec(environment.observation_space, environment_id)
+        self._space = environment.observation_space
         self._actions = _action_codec(environment.action_space, environment_id)
+        self._is_mask_observed = isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces
+        if isinstance(self._space, gym_spaces.Dict) and self._is_mask_observed:
+            # It decides on what may be chosen, and is not seen.
+            self._space = gym_spaces.Dict({key: part for key, part in self._space.items() if key != MASK})
+        self.action_mask: np.ndarray | None = None
+        self._frames = _observation_codec(self._space, environment_id)
         if frame_stack is not None and frame_stack > 1 and not isinstance(self._frames, _Pixels):
             raise UnusableEnvironmentError(
                 f"environment.frame_stack = {frame_stack}: {environment_id} shows " + (
@@ -74,6 +85,9 @@ class ActorEnvironment:
                     "gymnasium.wrappers.FrameStackObservation"))
         self.spaces = _spaces(self._frames, self._actions, frame_stack or (
             atari.FRAME_STACK if preprocessing == "atari" else 1))
+        if self._is_mask_observed:
+            self._require_choices()
+            self.spaces = replace(self.spaces, has_action_mask=True)
         self.episode_steps_max = _time_limit(environment)
         self._stores: list[EpisodeStore] | None = None
         self.cannot_save_reason = ""
@@ -111,17 +125,21 @@ class ActorEnvironment:
         """Starts a new episode from ``seed`` alone; returns its first frame.
 
         Raises:
-            UnusableEnvironmentError: The observation is another than the space says; also in `step`. Or it takes no
-                seed.
+            UnusableEnvironmentError: The observation is another than the space says, or an action mask is none; also in
+                `step`. Or it takes no seed.
         """
         try:
-            observation, _ = self.gymnasium_environment.reset(seed=seed)
+            observation, told_beside = self.gymnasium_environment.reset(seed=seed)
         except TypeError as error:
             if old := _old_reset(self.gymnasium_environment):
                 raise UnusableEnvironmentError(old) from error
             raise
         self._was_reset = True
         self._choose_step()
+        mask = self._told_mask(observation, told_beside)
+        self.action_mask = None if mask is None else self.mask_of(mask)
+        if self.action_mask is not None and not self.spaces.has_action_mask:
+            self.spaces = replace(self.spaces, has_action_mask=True)
         return self.to_frame(observation)
 
     def to_environment(self, action: np.ndarray | int) -> Any:
@@ -140,9 +158,16 @@ class ActorEnvironment:
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
             return self._lean_step(taken)
-        observation, reward, terminated, truncated, _ = self.gymnasium_environment.step(taken)
+        observation, reward, terminated, truncated, told_beside = self.gymnasium_environment.step(taken)
         if not isinstance(reward, float):
             reward = self._one_number(reward)
+        if (self.action_mask is not None or MASK in told_beside) and not (terminated or truncated):
+            # Nothing is chosen after an episode's last step.
+            mask = self._told_mask(observation, told_beside)
+            if mask is None or self.action_mask is None:
+                raise UnusableEnvironmentError(f'{self.environment_id} gives info["{MASK}"] at some steps only; '
+                                               "allowed: at all steps and resets, or at none")
+            self.action_mask = self.mask_of(mask)
         return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
@@ -154,7 +179,8 @@ class ActorEnvironment:
         if self._stores is None:
             raise EpisodeStateError(self.cannot_save_reason)
         return {f"{i}.{name}": value for i, store in enumerate(self._stores)
-                for name, value in store.get_state().items()}
+                for name, value in store.get_state().items()} | (
+            {} if self.action_mask is None else {MASK: self.action_mask})
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continues the episode that `get_state` saved, here or in another process.
@@ -173,6 +199,7 @@ class ActorEnvironment:
         outermost.reset(seed=None if is_game else 0)
         self._was_reset = True
         self._choose_step()
+        self.action_mask = self.mask_of(state[MASK]) if MASK in state else None
         for i, store in reversed(list(enumerate(self._stores))):
             prefix = f"{i}."
             part = {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
@@ -197,13 +224,58 @@ class ActorEnvironment:
                 f"{self.environment_id} returned a reward {_described(reward)}; allowed: one number; a wrapper of "
                 "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward") from error
 
+    def nearest_allowed(self, action: np.ndarray | int) -> np.ndarray | int:
+        """Returns an action with the first allowed value of each choice whose own the present mask forbids."""
+        if self.action_mask is None:
+            return action
+        parts = np.split(self.action_mask, self.spaces.choice_starts[1:])
+        chosen = [one if part[one] else int(part.argmax())
+                  for one, part in zip(np.ravel(action).tolist(), parts, strict=True)]
+        return chosen[0] if self.spaces.action_count else np.array(chosen)
+
+    def mask_of(self, value: Any) -> np.ndarray:
+        """Returns an action mask as bool ``[M]``.
+
+        Args:
+            value: Of zeros and ones or of booleans, ``[M]``, or a list or tuple of one for each choice.
+
+        Raises:
+            UnusableEnvironmentError: It is none, or leaves nothing to choose from.
+        """
+        self._require_choices()
+        starts, size = self.spaces.choice_starts, sum(self.spaces.choice_counts)
+        try:
+            flat = np.concatenate([np.ravel(one) for one in (value if isinstance(value, tuple | list) else [value])])
+            is_mask = flat.shape == (size,) and bool(((flat == 0) | (flat == 1)).all())
+        except (ValueError, TypeError):
+            is_mask = False
+        if not is_mask:
+            raise UnusableEnvironmentError(f"{self.environment_id} gives an action mask {_described(value)}; allowed: "
+                                           f"{size} of 0 and 1, one for each value of each choice")
+        mask = flat.astype(np.bool_)
+        if not np.logical_or.reduceat(mask, starts).all():
+            raise UnusableEnvironmentError(f"{self.environment_id} gives an action mask that allows no value of a "
+                                           f"choice: {mask.astype(int).tolist()}")
+        return mask
+
+    def _told_mask(self, observation: Any, told_beside: Mapping[str, Any]) -> Any:
+        """The mask that comes with an observation, as the environment gives it."""
+        return observation[MASK] if self._is_mask_observed else told_beside.get(MASK)
+
+    def _require_choices(self) -> None:
+        if not self._actions.count and not self._actions.counts:
+            raise UnusableEnvironmentError(
+                f"{self.environment_id} gives an {MASK}, and its actions are continuous; allowed: masks of Discrete, "
+                "MultiDiscrete and MultiBinary actions, or a wrapper that leaves the mask out")
+
     def _choose_step(self) -> None:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
 
     def flattened(self, observation: Any) -> Any:
         """Returns one observation of a space that is no Box as a frame; anything else as it is."""
-        space = self.gymnasium_environment.observation_space
-        is_flat = isinstance(space, gym_spaces.Box) or not space.contains(observation)
+        if self._is_mask_observed and isinstance(observation, Mapping):
+            observation = {key: part for key, part in observation.items() if key != MASK}
+        is_flat = isinstance(self._space, gym_spaces.Box) or not self._space.contains(observation)
         return observation if is_flat else self.to_frame(observation)
 
     def outside_space(self, vectors: np.ndarray) -> str:
@@ -212,7 +284,7 @@ class ActorEnvironment:
         Returns:
             What it is and what would be allowed, for people; "" if there is none.
         """
-        space = gym_spaces.flatten_space(self.gymnasium_environment.observation_space)
+        space = gym_spaces.flatten_space(self._space)
         assert isinstance(space, gym_spaces.Box)
         low, high = (np.ravel(bound).astype(np.float32) for bound in (space.low, space.high))
         wrong = np.argwhere((vectors < low) | (vectors > high))
@@ -395,6 +467,8 @@ class _ContinuousActions:
 
     def __init__(self, space: gym_spaces.Box) -> None:
         self.size, self.count, self.counts = math.prod(space.shape), 0, ()
+        self.bounds = tuple(zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True)
+                            ) if space.is_bounded() else ()
         self._shape, self._low, self._high = space.shape, space.low, space.high
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
@@ -548,7 +622,8 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
 
 def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
     acted: dict[str, Any] = {
-        "action_size": actions.size, "action_count": actions.count, "action_counts": actions.counts}
+        "action_size": actions.size, "action_count": actions.count, "action_counts": actions.counts,
+        "action_bounds": getattr(actions, "bounds", ())}
     if isinstance(frames, _Combined):
         return Spaces(frames.frame_shape, frames.frame_shape, beside_shape=frames.beside_shape,
                       binary_parts=frames.binary_parts, **acted)

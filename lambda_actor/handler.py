@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.replay import REPLAYS, ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
+
+if TYPE_CHECKING:
+    from lambda_actor.onnx_policy import GraphPolicy
 
 STOP_FIELDS: dict[str, type] = {
     "run_id": str,
@@ -83,7 +86,7 @@ class Sandbox:
         self.environment_key: tuple[str, ...] = ()
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple[str, ...] = ()
-        self.policy: Policy | None = None
+        self.policy: Policy | GraphPolicy | None = None
         self.policy_key: tuple[str, int] | None = None
 
 
@@ -135,7 +138,7 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
 
 
 def roll_out_events(
-    events: Sequence[Mapping[str, Any]], policy: Policy, episodes: Sequence[OpenEpisode | None],
+    events: Sequence[Mapping[str, Any]], policy: Policy | GraphPolicy, episodes: Sequence[OpenEpisode | None],
     is_wanted: Callable[[str], bool],
 ) -> list[Fragment | Exception]:
     """Rolls out the fragments of several events in lock-step, in environments of the sandbox.
@@ -182,7 +185,7 @@ class _Job:
 
     event: Mapping[str, Any]
     messages: TrajectoryCache | InlineMessages
-    policy: Policy
+    policy: Policy | GraphPolicy
     open_episode: OpenEpisode | None
 
 
@@ -295,12 +298,28 @@ def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEn
     return environment
 
 
-def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]) -> Policy:
+def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]) -> Policy | GraphPolicy:
     key = (event["run_id"], event["policy_version"])
     if sandbox.policy is None or sandbox.policy_key != key:
-        sandbox.policy = Policy.from_bytes(messages.fetch_weights(event["policy_version"]))
+        sandbox.policy = read_policy(messages.fetch_weights(event["policy_version"]))
         sandbox.policy_key = key
     return sandbox.policy
+
+
+def read_policy(message: bytes) -> Policy | GraphPolicy:
+    """Reads a policy of either kind; onnxruntime is loaded only if it is an ONNX file.
+
+    Args:
+        message: WEIGHTS or GRAPH.
+
+    Raises:
+        WireError: The bytes are not a sound message.
+    """
+    if wire.kind_of(message) == wire.Kind.GRAPH:
+        from lambda_actor.onnx_policy import GraphPolicy
+
+        return GraphPolicy.from_bytes(message)
+    return Policy.from_bytes(message)
 
 
 def _give_back(environment: ActorEnvironment | ReplayedEnvironment, event: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -31,6 +31,8 @@ ACTIVATIONS = ("tanh", "relu")
 LOG_2PI = float(np.log(2.0 * np.pi))
 _ARCHITECTURE = re.compile(rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
 _TRUNK_RANKS = (4,) * TRUNK_LAYERS
+FORBIDDEN = np.float32(-1e30)
+"""The logit of what an action mask forbids: its probability is 0. It is finite, so that 0 times it is 0."""
 _ZERO = np.float32(0.0)
 
 
@@ -101,11 +103,34 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
             for name, value in (("weight", shape), ("bias", shape[:1]))}
 
 
+@dataclass
+class Context:
+    """What a policy is told beside an observation.
+
+    Attributes:
+        action_mask: Which values of each choice are allowed, bool ``[M]``; None = all.
+        state: What a recurrent policy remembers of the episode, by name; it puts the next state in its place.
+    """
+
+    action_mask: np.ndarray | None = None
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+_EVERYTHING = Context()
+
+
 class Policy:
     """A network and a distribution over actions, of one policy version.
 
     Paper: Nitro §8.1 (tanh units for MuJoCo, convolutions for Atari).
+
+    Attributes:
+        policy_version: Of its message.
+        output_size: Numbers that `outputs` returns of an observation.
+        initial_state: What `Context.state` is when an episode starts; none of these networks remembers anything.
     """
+
+    initial_state: Mapping[str, np.ndarray] = {}
 
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         """Takes the network and the distribution from a message's fields.
@@ -128,7 +153,8 @@ class Policy:
         self.activation = architecture.activation
         self._network: _Mlp | _Conv = (_Conv(fields) if self.network == "conv" else
                                    {"mlp": _Mlp, "combined": _Combined}[self.network](fields, self.activation))
-        self._distribution = _make_distribution(distribution, fields["log_std"])
+        self.output_size = self._network.output_size
+        self._distribution = make_distribution(distribution, fields["log_std"])
         if isinstance(self._distribution, _Categoricals):
             _require("logits", self._network.output_size, sum(self._distribution.counts))
 
@@ -156,22 +182,31 @@ class Policy:
         """What ``steps`` actions are sampled by, a row each, ``[T, …]``."""
         return self._distribution.noise(stream, steps, self._network.output_size)
 
-    def outputs(self, observation: np.ndarray) -> np.ndarray:
+    def outputs(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray:
         """Means, float32 ``[A]``, or logits, ``[n]`` or those of each choice after the other.
 
         Args:
             observation: What the network sees: raw (not yet normalised) float32 ``[O]``, or uint8 ``[F·C, H, W]`` or
                 ``[1, 1, Y]``.
+            context: The logits of actions that it forbids are `FORBIDDEN`.
         """
-        return self._network.outputs(observation)
+        outputs = self._network.outputs(observation)
+        if context.action_mask is not None:
+            outputs[~context.action_mask] = FORBIDDEN
+        return outputs
 
-    def outputs_together(self, observations: Sequence[np.ndarray]) -> np.ndarray:
+    def outputs_together(self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()) -> np.ndarray:
         """What `outputs` returns for each of several observations, to the bit, float32 ``[N, …]``.
 
         Args:
             observations: ``N`` of them, as `outputs` takes each.
+            contexts: As many, or none.
         """
-        return self._network.outputs_together(observations)
+        outputs = self._network.outputs_together(observations)
+        for row, context in zip(outputs, contexts, strict=False):
+            if context.action_mask is not None:
+                row[~context.action_mask] = FORBIDDEN
+        return outputs
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
         """An action: float32 ``[A]``, a whole number, or several, int64 ``[A]``.
@@ -191,9 +226,9 @@ class Policy:
         """
         return self._distribution.sample_together(outputs, noise)
 
-    def best_action(self, observation: np.ndarray) -> np.ndarray | int:
+    def best_action(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray | int:
         """The Gaussian's mean, or the action of the largest probability: that of each choice."""
-        return self._distribution.best(self.outputs(observation))
+        return self._distribution.best(self.outputs(observation, context))
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Returns log π of sampled actions, float32 ``[T]``.
@@ -507,7 +542,8 @@ class _Categoricals:
 _KNOWN_DISTRIBUTION = re.compile(r"gaussian|categorical( [1-9][0-9]{0,8})*")
 
 
-def _make_distribution(name: str, log_std: np.ndarray) -> _Gaussian | _Categorical | _Categoricals:
+def make_distribution(name: str, log_std: np.ndarray) -> _Gaussian | _Categorical | _Categoricals:
+    """The distribution over actions that a WEIGHTS message names."""
     if name == "gaussian":
         return _Gaussian(log_std)
     if name == "categorical":

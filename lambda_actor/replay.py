@@ -61,6 +61,11 @@ class ReplayedEnvironment:
         """As `ActorEnvironment.origin`."""
         return self._environment.origin
 
+    @property
+    def action_mask(self) -> np.ndarray | None:
+        """As `ActorEnvironment.action_mask`."""
+        return self._environment.action_mask
+
     def reset(self, seed: int) -> np.ndarray:
         """Starts a new episode; as `ActorEnvironment.reset`."""
         if self._is_used and self._is_made_anew:
@@ -69,13 +74,13 @@ class ReplayedEnvironment:
         self._is_used = True
         self._begin(seed)
         frame = self._environment.reset(seed)
-        self._digest.update(frame.tobytes())
+        self._digest.update(_seen(frame, self.action_mask))
         return frame
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
         """One step with ``action``; as `ActorEnvironment.step`."""
         frame, reward, terminated, truncated = found = self._environment.step(action)
-        self._digest.update(frame.tobytes())
+        self._digest.update(_seen(frame, self.action_mask))
         self._digest.update(_DIGEST.pack(reward, terminated, truncated))
         self._actions.append(action)
         self._digests.append(self._digest.digest())
@@ -139,11 +144,11 @@ class ReplayedEnvironment:
 
 
 def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | int]) -> list[str]:
-    """Takes actions until the episode ends; returns a digest of what each step gave."""
+    """Takes actions, as far as they are allowed, until the episode ends; returns a digest of what each step gave."""
     found = []
     for action in actions:
-        frame, *rest = environment.step(action)
-        found.append(blake2b(frame.tobytes() + _DIGEST.pack(*rest), digest_size=8).hexdigest())
+        frame, *rest = environment.step(environment.nearest_allowed(action))
+        found.append(blake2b(_seen(frame, environment.action_mask) + _DIGEST.pack(*rest), digest_size=8).hexdigest())
         if rest[1] or rest[2]:
             break
     return found
@@ -161,6 +166,10 @@ def check_continuation(here: Sequence[str], there: Sequence[str]) -> None:
         raise EpisodeStateError(
             f"a saved episode goes on differently elsewhere, at step {step} after its state was set: get_state() "
             "leaves something out, or the environment is not deterministic")
+
+
+def _seen(frame: np.ndarray, mask: np.ndarray | None) -> bytes:
+    return frame.tobytes() if mask is None else frame.tobytes() + mask.tobytes()
 
 
 @cache

@@ -7,8 +7,8 @@ of them. Each is then, to the bit, what it is alone: its random numbers are its 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,16 +21,18 @@ from lambda_actor.errors import (
     UnusableEnvironmentError,
 )
 from lambda_actor.frames import FrameStack, floats, pack_frames
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Context, Policy
 from lambda_actor.spaces import Spaces
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
+    from lambda_actor.onnx_policy import GraphPolicy
     from lambda_actor.replay import ReplayedEnvironment
 
 NO_BYTES = np.empty(0, np.uint8)
 EPISODE_BYTES_MAX = 2**20
 """Larger states are refused: each actor's traffic is paid for, and its worst case is reserved in the budget."""
+_POLICY_PREFIX = wire.STATE_PREFIX + "policy."
 _STOP_CHECK_STEPS = 64
 
 
@@ -44,6 +46,7 @@ class OpenEpisode:
         return_so_far: Sum of its rewards until now.
         length: Its steps until now.
         first_version: The policy version that took its first step.
+        policy_state: What a recurrent policy remembers of it, by name.
     """
 
     observation: np.ndarray
@@ -51,6 +54,7 @@ class OpenEpisode:
     return_so_far: float
     length: int
     first_version: int
+    policy_state: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def to_bytes(self, bytes_max: int = EPISODE_BYTES_MAX) -> bytes:
         """Returns the EPISODE message of this episode.
@@ -64,6 +68,7 @@ class OpenEpisode:
             "length": np.array(self.length, np.int64),
             "first_version": np.array(self.first_version, np.int64),
             **{wire.STATE_PREFIX + name: value for name, value in self.state.items()},
+            **{_POLICY_PREFIX + name: value for name, value in self.policy_state.items()},
         }, bytes_max=bytes_max)
 
     @classmethod
@@ -74,10 +79,13 @@ class OpenEpisode:
             WireError: The bytes are not a sound message.
         """
         fields = wire.decode(data, wire.Kind.EPISODE)
-        prefix = wire.STATE_PREFIX
+        states = {name: value for name, value in fields.items() if name.startswith(wire.STATE_PREFIX)}
         return cls(
             observation=fields["observation"],
-            state={name[len(prefix):]: value for name, value in fields.items() if name.startswith(prefix)},
+            state={name.removeprefix(wire.STATE_PREFIX): value for name, value in states.items()
+                   if not name.startswith(_POLICY_PREFIX)},
+            policy_state={name.removeprefix(_POLICY_PREFIX): value for name, value in states.items()
+                          if name.startswith(_POLICY_PREFIX)},
             return_so_far=float(fields["return_so_far"]),
             length=int(fields["length"]),
             first_version=int(fields["first_version"]),
@@ -94,6 +102,7 @@ class Fragment:
         observations: Float32 ``[T, O]``; if there are frames, the indices of each step's, int32 ``[T, F]``.
         actions: Float32 ``[T, A]``, or int64 ``[T]`` or ``[T, A]``.
         bootstrap_observations: As ``observations``, ``[K, …]``.
+        action_masks: Which values of each choice were allowed at each step, bool ``[T, M]``; None if all were.
         frames: Uint8 ``[U, C, H, W]`` or ``[U, 1, 1, Y]``, each once; None if only vectors are observed.
         replayed_steps: Those of the open episode that were taken again; None if the environment replays none.
     """
@@ -110,6 +119,7 @@ class Fragment:
     episode_lengths: np.ndarray
     episode_first_versions: np.ndarray
     open_episode: OpenEpisode | None
+    action_masks: np.ndarray | None = None
     frames: np.ndarray | None = None
     replayed_steps: int | None = None
 
@@ -128,6 +138,8 @@ class Fragment:
         if self.frames is not None:
             observed = {**pack_frames(self.frames), "observation_frames": self.observations,
                         "bootstrap_frames": self.bootstrap_observations}
+        if self.action_masks is not None:
+            observed["action_masks"] = self.action_masks
         return {**observed, **{name: getattr(self, name) for name in _STEP_FIELDS},
                 "open_episode": (np.frombuffer(self.open_episode.to_bytes(), np.uint8)
                                  if self.open_episode else NO_BYTES)}
@@ -170,7 +182,7 @@ def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Ge
 
 def roll_out(
     environment: ActorEnvironment | ReplayedEnvironment,
-    policy: Policy,
+    policy: Policy | GraphPolicy,
     *,
     fragment_steps: int,
     seed: int,
@@ -189,7 +201,7 @@ def roll_out(
 
     Raises:
         SchemaError: The policy does not fit the environment.
-        EpisodeStateError: The open episode is not one of this environment's.
+        EpisodeStateError: The open episode is not one of this environment's, or of such a policy.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
         OversizedMessageError: So many frames fit no message.
         UnusableEnvironmentError: No episode ended, so that nothing is left with ``drop_unfinished``.
@@ -205,7 +217,7 @@ def roll_out(
 
 def roll_out_together(
     environments: Sequence[ActorEnvironment | ReplayedEnvironment],
-    policy: Policy,
+    policy: Policy | GraphPolicy,
     requests: Sequence[Request],
     *,
     fragment_steps: int,
@@ -223,12 +235,10 @@ def roll_out_together(
         By request the fragment, or what it ended with, be it `SystemExit` of an environment: it costs no other one.
     """
     found: dict[int, Fragment | BaseException] = {}
-    noises, rollouts = [], []
-    for environment, request in zip(environments, requests, strict=True):
-        noise_stream, seed_stream = random_streams(request.seed, request.round_index, request.slot)
-        noises.append(policy.noise(noise_stream, fragment_steps))
-        rollouts.append(_rollout(environment, policy, request, noises[-1], seed_stream,
-                                 truncate_at_fragment=truncate_at_fragment, drop_unfinished=drop_unfinished))
+    contexts = [_Context() for _ in requests]
+    rollouts = [_rollout(environment, policy, request, context, fragment_steps,
+                         truncate_at_fragment=truncate_at_fragment, drop_unfinished=drop_unfinished)
+                for environment, request, context in zip(environments, requests, contexts, strict=True)]
     places: Sequence[int] = range(len(rollouts))
     messages = iter([_BEGIN] * len(rollouts))
     for step in range(fragment_steps + 1):
@@ -240,22 +250,34 @@ def roll_out_together(
             except (Exception, SystemExit) as end:
                 found[place] = _what_ended(end)
         if len(playing) == 1:
-            found[playing[0]] = _go_on_alone(rollouts[playing[0]], observations[0], policy, noises[playing[0]][step:])
+            found[playing[0]] = _go_on_alone(rollouts[playing[0]], observations[0], policy, contexts[playing[0]], step)
         if len(playing) < 2:
             break
         if not step or len(playing) < len(places):
-            noise = np.stack([noises[place] for place in playing], 1)
-        outputs = policy.outputs_together(observations)
+            noise = np.stack([contexts[place].noise for place in playing], 1)
+            told = [contexts[place] for place in playing]
+        outputs = policy.outputs_together(observations, told)
         places, messages = playing, zip(outputs, policy.sample_together(outputs, noise[step]), strict=True)
     return [found[place] for place in range(len(rollouts))]
 
 
-def _go_on_alone(rollout: _Rollout, observation: np.ndarray, policy: Policy,
-                 noise: np.ndarray) -> Fragment | BaseException:
+@dataclass
+class _Context(Context):
+    """What a policy is told in a fragment.
+
+    Attributes:
+        noise: What the fragment's actions are sampled by, a row each.
+    """
+
+    noise: np.ndarray = field(default_factory=lambda: NO_BYTES)
+
+
+def _go_on_alone(rollout: _Rollout, observation: np.ndarray, policy: Policy | GraphPolicy, context: _Context,
+                 step: int) -> Fragment | BaseException:
     act, sample, send = policy.outputs, policy.sample, rollout.send
     try:
-        for row in noise:
-            output = act(observation)
+        for row in context.noise[step:]:
+            output = act(observation, context)
             observation = send((output, sample(output, row)))
     except (Exception, SystemExit) as end:
         return _what_ended(end)
@@ -272,18 +294,21 @@ def _what_ended(end: BaseException) -> Fragment | BaseException:
 
 
 def _rollout(
-    environment: ActorEnvironment | ReplayedEnvironment, policy: Policy, request: Request, noise: np.ndarray,
-    seed_stream: np.random.Generator, *, truncate_at_fragment: bool, drop_unfinished: bool,
+    environment: ActorEnvironment | ReplayedEnvironment, policy: Policy | GraphPolicy, request: Request,
+    context: _Context, fragment_steps: int, *, truncate_at_fragment: bool, drop_unfinished: bool,
 ) -> _Rollout:
-    """One fragment; its steps are as many as rows of noise."""
-    spaces, fragment_steps = environment.spaces, len(noise)
+    """One fragment; at each observation the context says what else the policy is told."""
+    spaces = environment.spaces
     policy.check(spaces)
-    outputs = np.empty((fragment_steps, spaces.output_size), np.float32)
+    noise_stream, seed_stream = random_streams(request.seed, request.round_index, request.slot)
+    context.noise = noise = policy.noise(noise_stream, fragment_steps)
+    outputs = np.empty((fragment_steps, policy.output_size), np.float32)
     actions = np.empty((fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32)
     recorder = (_FrameRecorder if spaces.is_pixels else _Recorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:
+        context.state = policy.initial_state
         return (recorder.begin(environment.reset(int(seed_stream.integers(2**31)))), 0.0, 0, policy.policy_version)
 
     open_episode, should_stop = request.open_episode, request.should_stop
@@ -292,6 +317,8 @@ def _rollout(
     else:
         observation = recorder.resume(open_episode.observation)
         environment.set_state(open_episode.state)
+        _require_memory(open_episode.policy_state, policy.initial_state)
+        context.state = open_episode.policy_state
         episode_return, length = open_episode.return_so_far, open_episode.length
         first_version = open_episode.first_version
     replayed_steps = getattr(environment, "replayed_steps", None)
@@ -301,6 +328,7 @@ def _rollout(
     rewards: list[float] = []
     terminated: list[bool] = []
     truncated: list[bool] = []
+    masks: list[np.ndarray | None] = []
     keep, take_step = recorder.keep, environment.step
     next_stop_check = time.monotonic() + 1.0
     for step in range(fragment_steps):
@@ -309,6 +337,8 @@ def _rollout(
                 raise InterruptedError("nobody waits for this trajectory any more")
             next_stop_check = time.monotonic() + 1.0
         keep(step)
+        context.action_mask = environment.action_mask
+        masks.append(context.action_mask)
         outputs[step], action = yield observation
         actions[step] = action
         frame, reward, is_terminated, is_truncated = take_step(action)
@@ -335,7 +365,7 @@ def _rollout(
         recorder.keep_bootstrap(fragment_steps - 1)
         if environment.can_save_episode and not truncate_at_fragment:
             remaining = OpenEpisode(recorder.last(), environment.get_state(), float(episode_return), length,
-                                    first_version)
+                                    first_version, context.state)
     observations, bootstrap_observations, frames = recorder.recorded(steps)
     outputs, actions, noise = outputs[:steps], actions[:steps], noise[:steps]
     bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards[:steps], np.float64)
@@ -359,6 +389,7 @@ def _rollout(
         episode_lengths=np.array([n for _, n, _ in finished], np.int64),
         episode_first_versions=np.array([v for _, _, v in finished], np.int64),
         open_episode=remaining,
+        action_masks=_stacked(masks[:steps], environment),
         frames=frames,
         replayed_steps=replayed_steps,
     )
@@ -458,6 +489,22 @@ class _FrameRecorder(_Recorder):
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         kept, bootstraps, _ = super().recorded(steps)
         return kept, bootstraps, np.stack(self._frames[:max(kept.max(), bootstraps.max(initial=0)) + 1])
+
+
+def _stacked(masks: Sequence[np.ndarray | None], source: ActorEnvironment | ReplayedEnvironment) -> np.ndarray | None:
+    """The masks of all steps; None if there are none."""
+    given = [mask for mask in masks if mask is not None]
+    if given and len(given) < len(masks):
+        raise UnusableEnvironmentError(f"{source.origin} gives action masks in some episodes only")
+    return np.stack(given) if given else None
+
+
+def _require_memory(saved: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
+    found, wanted = ({name: f"{array.dtype}{list(array.shape)}" for name, array in sorted(state.items())}
+                     for state in (saved, known))
+    if found != wanted:
+        raise EpisodeStateError(f"an open episode was left by a policy that remembers {found or 'nothing'}; this one "
+                                f"remembers {wanted or 'nothing'}")
 
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:

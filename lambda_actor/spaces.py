@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,9 @@ class Spaces:
         action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
         action_count: ``n`` of an action that is one choice, 0 … n − 1; 0 otherwise.
         action_counts: ``n`` of each of an action's choices, if it has several; else empty.
+        action_bounds: Lowest and highest value of each number of a continuous action; empty if one has no bound.
+        has_action_mask: Whether the environment says at each step which values of each choice are allowed. Of
+            ``info["action_mask"]`` that is known after the first reset.
     """
 
     observation_shape: tuple[int, ...]
@@ -36,6 +39,8 @@ class Spaces:
     action_size: int = 0
     action_count: int = 0
     action_counts: tuple[int, ...] = ()
+    action_bounds: tuple[tuple[float, float], ...] = field(default=(), compare=False)
+    has_action_mask: bool = False
 
     @property
     def is_pixels(self) -> bool:
@@ -101,3 +106,13 @@ class Spaces:
         if not self.is_discrete:
             return True
         return bool(((actions >= 0) & (actions < np.reshape(self.choice_counts, self.action_shape))).all())
+
+    @property
+    def choice_starts(self) -> np.ndarray:
+        """Where the values of each choice begin among those of all, int64 ``[A]``."""
+        return np.cumsum((0, *self.choice_counts))[:-1]
+
+    def are_allowed(self, actions: np.ndarray, masks: np.ndarray) -> bool:
+        """Whether masks, bool ``[T, M]``, allow all of these actions, int64 ``[T]`` or ``[T, A]``."""
+        places = actions.reshape(len(actions), len(self.choice_counts)) + self.choice_starts
+        return bool(np.take_along_axis(masks, places, 1).all())

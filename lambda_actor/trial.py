@@ -130,7 +130,8 @@ class TriedEnvironment:
 
 
 FACTS = tuple(field.name for field in dataclasses.fields(TriedEnvironment) if field.default is dataclasses.MISSING)
-PLAYED = ("steps", "mean_reward", "outside", "way", "problem", "state_bytes", "episode", "saved", "digests")
+PLAYED = ("steps", "mean_reward", "is_masked", "outside", "way", "problem", "state_bytes", "episode", "saved",
+          "digests")
 DIFFERS = ("replayed", "saved")
 NOTHING_DIFFERS = dict.fromkeys(DIFFERS, "")
 """What `go_on` returns, and what stands for it if no episode was left open."""
@@ -153,11 +154,13 @@ def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *,
     Raises:
         ActorError: It observes or returns what nobody here can use.
     """
-    found: dict[str, Any] = dict.fromkeys(PLAYED, "") | {"digests": [], "state_bytes": 0}
+    found: dict[str, Any] = dict.fromkeys(PLAYED, "") | {
+        "digests": [], "state_bytes": 0, "is_masked": False}
 
     def seen(fragment: Fragment) -> None:
         if not found["steps"]:
-            found.update(steps=len(fragment.rewards), mean_reward=float(fragment.rewards.mean()))
+            found.update(steps=len(fragment.rewards), mean_reward=float(fragment.rewards.mean()),
+                         is_masked=fragment.action_masks is not None)
         if fragment.frames is None:
             found["outside"] = found["outside"] or environment.outside_space(fragment.observations)
 
@@ -238,7 +241,7 @@ class _Beside:
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
         found = self._environment.step(action)
-        *_, is_terminated, is_truncated = self._other.step(action)
+        *_, is_terminated, is_truncated = self._other.step(self._other.nearest_allowed(action))
         if is_terminated or is_truncated:
             self._other.reset(0)
         return found
@@ -252,6 +255,7 @@ def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mappi
         played: As `play` returns it.
         differs: As `go_on` returns it.
     """
+    known = {**known, "spaces": dataclasses.replace(known["spaces"], has_action_mask=played["is_masked"])}
     tried = TriedEnvironment(**known, outside=played["outside"], state_bytes=played["state_bytes"],
                              problem=played["problem"] or differs["saved"], is_deterministic=not differs["replayed"])
     if tried.state_bytes:

@@ -8,8 +8,8 @@ The checksum covers the header before it and the whole body. Nothing is ever exe
 pickle, no type lookup by name, and no allocation before the length was checked.
 
 Shape letters: ``T`` steps, ``B`` trajectories, ``N`` samples, ``O`` observation size, ``A`` action size, ``D``
-parameters of a distribution, ``K`` bootstrap points, ``E`` finished episodes, ``F`` frames of a stack; other letters
-are lengths of byte strings. One letter has one value in a message.
+parameters of a distribution, ``M`` values of all choices of a discrete action, ``K`` bootstrap points, ``E`` finished
+episodes, ``F`` frames of a stack; other letters are lengths of byte strings. One letter has one value in a message.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Kind(enum.IntEnum):
     SAMPLES = 8
     GRADIENT = 9
     KEPT_TRAJECTORY = 10
+    GRAPH = 11
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,16 @@ ARRAY_PREFIX = "array."
 _FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX, Kind.LEARNER_STATE: ARRAY_PREFIX,
                   Kind.GRADIENT: ARRAY_PREFIX}
 
+_OPTIONAL = {"action_masks"}
+"""Fields that a message may lack: those of environments that say which actions are allowed."""
+
 _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "invocation_id": Field("|u1", "I"),
     "round_index": Field("<i8"),
     "slot": Field("<i8"),
     "policy_version": Field("<i8"),
     "actions": (Field("<f4", "TA"), Field("<i8", "T"), Field("<i8", "TA")),
+    "action_masks": Field("|b1", "TM"),
     "log_probs": Field("<f4", "T"),
     "rewards": Field("<f8", "T"),
     "terminated": Field("|b1", "T"),
@@ -138,6 +143,14 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observation_std": Field("<f4", "O"),
         "observation_clip": Field("<f4"),
     },
+    # A policy as an ONNX file, how its outputs become actions, and with what chance of any action if it is
+    # epsilon-greedy. See `lambda_actor.onnx_policy`.
+    Kind.GRAPH: {
+        "policy_version": Field("<i8"),
+        "graph": Field("|u1", "G"),
+        "act": Field("|u1", "P"),
+        "epsilon": Field("<f8"),
+    },
     # An observation is the last one of a vector environment, or the frames of a stack.
     Kind.EPISODE: {
         "observation": (Field("<f4", "O"), Field("|u1", "FCHW")),
@@ -151,6 +164,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "lengths": Field("<i8", "B"),
         "observations": (Field("<f4", "TBO"), Field("|u1", "TBCHW")),
         "actions": (Field("<f4", "TBA"), Field("<i8", "TB"), Field("<i8", "TBA")),
+        "action_masks": Field("|b1", "TBM"),
         "log_probs": Field("<f4", "TB"),
         "rewards": Field("<f8", "TB"),
         "terminated": Field("|b1", "TB"),
@@ -225,6 +239,11 @@ def decode(data: bytes, kind: Kind) -> dict[str, np.ndarray]:
     return arrays
 
 
+def kind_of(data: bytes) -> int:
+    """The kind that a message says it is of; 0 of fewer bytes than a header has."""
+    return int(_HEADER.unpack_from(data)[2]) if len(data) >= _HEADER.size else 0
+
+
 def text_field(text: str) -> np.ndarray:
     """``text`` as the uint8 array that a byte-string field holds."""
     return np.frombuffer(text.encode(), dtype=np.uint8)
@@ -296,7 +315,7 @@ def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
 
 def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
     schema = SCHEMAS[kind]
-    missing = schema.keys() - arrays.keys()
+    missing = schema.keys() - arrays.keys() - _OPTIONAL
     if missing:
         raise SchemaError(f"{kind.name} lacks {sorted(missing)}")
     lengths: dict[str, int] = {}

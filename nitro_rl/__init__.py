@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runtime.errors import BudgetError as BudgetError
     from runtime.errors import FleetError as FleetError
     from runtime.errors import RunError as RunError
+    from runtime.export.onnx_policy import OnnxPolicy as OnnxPolicy
     from runtime.export.policy import TrainedPolicy as TrainedPolicy
     from runtime.export.policy import load_policy as load_policy
     from runtime.fleet import FleetSetup as FleetSetup
@@ -54,6 +55,7 @@ _HOMES = {
     "lambda_actor.errors": "ActorError",
     "runtime.cli.in_python": "TrainingResult train",
     "runtime.errors": "ActorsKeepFailingError BudgetError FleetError RunError",
+    "runtime.export.onnx_policy": "OnnxPolicy",
     "runtime.export.policy": "TrainedPolicy load_policy",
     "runtime.fleet": "FleetSetup",
     "runtime.learner.actor_critic": "ActorCritic",

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLATFORMS = ("x86_64-manylinux_2_36", "aarch64-manylinux_2_36")
 """Of both images, which have Debian 12's glibc."""
 _ACTOR = ROOT / "lambda_actor" / "requirements.txt"
+_ONNX = ROOT / "lambda_actor" / "requirements-onnx.txt"
 _LEARNER = ROOT / "stacks" / "learner_image"
 _LAMBDA = ("awslambdaric", "simplejson", "snapshot-restore-py")
 _WRITTEN = "# Written by `make lock`.\n"
@@ -58,6 +59,7 @@ def main() -> int:
     actor, project = _pins(_ACTOR), _pins(ROOT / "requirements.txt")
     common = {name: pin for name, pin in project.items() if name != "torch"}
     _write(_ACTOR, "# What the actor image installs, and nothing else, with everything that it brings along.\n", actor)
+    _write(_ONNX, "# What the actor image installs besides, if actors may be given an ONNX graph.\n", _pins(_ONNX))
     _write(_LEARNER / "requirements-lambda.txt",
            "# Lambda's runtime client, for a learner that is a function: the actor image's.\n",
            {name: actor[name] for name in _LAMBDA})

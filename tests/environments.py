@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -116,6 +117,68 @@ class TalkativeCounter(Counter):
         return super().step(action)
 
 
+class Masked(gymnasium.Env):
+    """Allows other actions at each step, raises at a forbidden one, and rewards the number of the action.
+
+    The mask is told in ``info``, or is a part of the observation.
+    """
+
+    def __init__(self, *, is_observed: bool = False, counts: tuple[int, ...] = (5,), is_sometimes: bool = False
+                 ) -> None:
+        self.counts, self.is_observed, self.is_sometimes = counts, is_observed, is_sometimes
+        self.action_space = spaces.Discrete(counts[0], start=3) if len(counts) == 1 else spaces.MultiDiscrete(counts)
+        plain = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.observation_space: spaces.Space = plain if not is_observed else spaces.Dict(
+            {"action_mask": spaces.Box(0, 1, (sum(counts),), np.int8), "seen": plain})
+        self.count, self.start = 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.start = 0, int(self.np_random.integers(1000))
+        return self._told()
+
+    def step(self, action):
+        chosen = np.atleast_1d(action) - getattr(self.action_space, "start", 0)
+        for part, one in zip(self._masks(), chosen, strict=True):
+            if not part[one]:
+                raise RuntimeError(f"action {one} is forbidden")
+        self.count += 1
+        observation, info = self._told()
+        return observation, float(chosen.sum()), self.count == EPISODE_STEPS, False, info
+
+    def _masks(self) -> tuple[np.ndarray, ...]:
+        draw = np.random.default_rng((self.start, self.count))
+        masks = tuple((draw.random(count) < 0.4).astype(np.int8) for count in self.counts)
+        for mask in masks:
+            mask[draw.integers(len(mask))] = 1
+        return masks
+
+    def _told(self):
+        observation, masks = np.array([self.count, self.start / 1000], np.float32), self._masks()
+        if self.is_observed:
+            return {"action_mask": np.concatenate(masks), "seen": observation}, {}
+        is_told = not (self.is_sometimes and self.count == FAULT_STEP)
+        return observation, {"action_mask": masks[0] if len(masks) == 1 else masks} if is_told else {}
+
+
+class StatefulMasked(Masked):
+    """A `Masked` whose episodes can be saved."""
+
+    def get_state(self) -> dict[str, object]:
+        return {"count": self.count, "start": self.start}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.count, self.start = int(state["count"]), int(state["start"])
+
+
+class MaskedNumbers(Counter):
+    """Tells a mask, and takes numbers."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        return observation, {"action_mask": np.ones(1, np.int8)}
+
+
 class OtherSpaces(gymnasium.Env):
     """Never stepped: it has other spaces than a policy here can act in."""
 
@@ -125,6 +188,18 @@ class OtherSpaces(gymnasium.Env):
 
 def make_counter() -> gymnasium.Env:
     return StatefulCounter()
+
+
+def make_masked(**options: Any) -> gymnasium.Env:
+    return StatefulMasked(**options)
+
+
+def make_replayed_masked() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Masked(), EPISODE_STEPS)
+
+
+def make_masked_numbers() -> gymnasium.Env:
+    return MaskedNumbers()
 
 
 def make_step_shower(is_random: bool = False, is_spanned: bool = False) -> gymnasium.Env:

@@ -145,7 +145,8 @@ def test_the_wheel_has_all_files_of_its_packages(wheel: Path) -> None:
     tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, check=True, capture_output=True,
                              text=True).stdout.splitlines()
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert {*tracked} - packed == {"lambda_actor/Dockerfile", "lambda_actor/requirements.txt"}
+    assert {*tracked} - packed == {
+        "lambda_actor/Dockerfile", "lambda_actor/requirements.txt", "lambda_actor/requirements-onnx.txt"}
     assert packed - {*tracked} == set()
 
 

@@ -109,7 +109,8 @@ def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
     """Every step bootstrapped and ending an episode, and no frame deflated."""
     action = (8 if spaces.is_discrete else 4) * math.prod(spaces.action_shape)
     observation = 4 * spaces.frame_stack if spaces.is_pixels else 4 * spaces.observation_size
-    step = 2 * observation + action + 4 + 8 + 1 + 1 + 8 + 24
+    mask = spaces.output_size if spaces.has_action_mask else 0
+    step = 2 * observation + action + mask + 4 + 8 + 1 + 1 + 8 + 24
     frames = (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
     # What cannot be deflated grows by a few bytes in each 16 KiB.
     return steps * step + frames + frames // 1000

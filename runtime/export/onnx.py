@@ -11,8 +11,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from lambda_actor import wire
-from lambda_actor.environments import ActorEnvironment
-from lambda_actor.policy import CONVOLUTIONS, PIXEL_MAX, TRUNK_LAYERS, Architecture, Policy, layer_count, same_padding
+from lambda_actor.environments import MASK, ActorEnvironment
+from lambda_actor.policy import (
+    CONVOLUTIONS,
+    FORBIDDEN,
+    PIXEL_MAX,
+    TRUNK_LAYERS,
+    Architecture,
+    Policy,
+    layer_count,
+    same_padding,
+)
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 from runtime.records.files import write_atomically
@@ -29,11 +38,13 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     uint8 ``[batch, C, H, W]``, and ``vector``, float32 ``[batch, V]``, all else as Gymnasium flattens it.
     Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or of
     several choices int64 ``[batch, …]``; and what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
-    ``[batch, n]``, those of several choices one after the other.
+    ``[batch, n]``, those of several choices one after the other. A Gaussian's ``log_std``, float32 ``[A]``, is there,
+    too, so that actors can sample by the file (`runtime.export.onnx_policy`). If the environment says which actions are
+    allowed, ``action_mask``, bool ``[batch, n]``, is the last input, and ``action`` is one of those.
 
     Args:
         weights: A WEIGHTS message.
-        environment: Whose spaces the policy acts in.
+        environment: Whose spaces the policy acts in, as `load_run_policy` returns it.
         facts: Kept in the file's metadata.
 
     Returns:
@@ -47,13 +58,22 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     policy.check(environment.spaces)
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
     graph = _Graph()
-    outputs = "logits" if environment.spaces.is_discrete else "mean"
+    spaces = environment.spaces
+    outputs = "logits" if spaces.is_discrete else "mean"
     observations = _observations(policy, environment)
-    _LAYERS[policy.network](graph, fields, environment.spaces, outputs)
+    _LAYERS[policy.network](graph, fields, spaces, outputs)
+    raw = [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, ["batch", spaces.output_size])]
+    if spaces.has_action_mask:
+        observations.append(helper.make_tensor_value_info(MASK, TensorProto.BOOL, ["batch", spaces.output_size]))
+        graph.add("Where", FORBIDDEN, before=MASK)
     action = _action(graph, environment)
-    raw = helper.make_tensor_value_info(outputs, TensorProto.FLOAT, ["batch", environment.spaces.output_size])
+    if not spaces.is_discrete:
+        graph.last = "constant.log_std"
+        graph.constants.append(numpy_helper.from_array(fields["log_std"], graph.last))
+        graph.add("Identity", output="log_std")
+        raw.append(helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [spaces.action_size]))
     model = helper.make_model(
-        helper.make_graph(graph.nodes, "policy", observations, [action, raw], graph.constants),
+        helper.make_graph(graph.nodes, "policy", observations, [action, *raw], graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export.onnx")
     helper.set_model_props(model, {**facts, "policy_version": str(policy.policy_version)})
     onnx.checker.check_model(model, full_check=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lambda_actor.environments import MASK
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart, combined
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Context, Policy
 from runtime.errors import MissingExtraError, RunDirectoryError, RunError
 from runtime.records.policy_file import load_run_policy
 
@@ -65,6 +66,8 @@ class TrainedPolicy(ABC):
             W]``, if there is something beside it.
         observation_dtype: float32 for numbers, uint8 for pixels.
         vector_size: Numbers ``V`` beside a picture; 0 if there is no picture, or nothing beside it.
+        mask_size: Values ``M`` of all choices, which an action mask has; 0 if it takes none.
+        needs_mask: Whether there must be one, because the environment gives it.
     """
 
     environment_id: str
@@ -72,12 +75,14 @@ class TrainedPolicy(ABC):
     observation_shape: tuple[int, ...]
     observation_dtype: np.dtype[Any]
     vector_size: int
+    mask_size: int
+    needs_mask: bool
 
     def __repr__(self) -> str:
         return (f"TrainedPolicy({self.environment_id!r}, policy_version={self.policy_version}, "
                 f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})")
 
-    def predict(self, observation: Any, *, deterministic: bool = True) -> Array | int:
+    def predict(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> Array | int:
         """Chooses an action for one observation, or one for each of a batch.
 
         Args:
@@ -89,6 +94,9 @@ class TrainedPolicy(ABC):
                 each; an exported file takes the tuple.
             deterministic: Take the Gaussian's mean, or the most probable action, as evaluations do. Otherwise sample
                 the action, as training does.
+            action_mask: Which values of each choice are allowed, ``[M]`` of zeros and ones, or ``[batch, M]``: what
+                the environment gives in ``info["action_mask"]``. If it is a part of the observation, it is taken from
+                one that is given as the environment gives it.
 
         Returns:
             What the environment's ``step`` takes: float32 of the action space's shape, within its bounds; a whole
@@ -96,11 +104,15 @@ class TrainedPolicy(ABC):
             observation.
 
         Raises:
-            ValueError: The observation has another shape or type than the policy takes.
+            ValueError: The observation has another shape or type than the policy takes, or the mask has, or it is
+                missing.
             RunError: An exported file is to sample: it holds the deterministic action only.
         """
         batch, is_single = self._batch(self._parts(observation))
-        actions = self._best(batch) if deterministic else self._sampled(batch)
+        if action_mask is None and isinstance(observation, Mapping):
+            action_mask = observation.get(MASK)
+        masks = self._masks(action_mask, len(batch[0]))
+        actions = self._best(batch, masks) if deterministic else self._sampled(batch, masks)
         if not is_single:
             return actions
         return int(actions[0]) if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer) else actions[0]
@@ -138,11 +150,26 @@ class TrainedPolicy(ABC):
         One observation as the environment gives it, if that is no Box, is flattened; anything else stays as it is.
         """
 
-    @abstractmethod
-    def _best(self, batch: _Batch) -> Array: ...
+    def _masks(self, action_mask: Any, count: int) -> Array | None:
+        """Masks of a batch, bool ``[count, M]``; None if there are none."""
+        if action_mask is None and self.mask_size and self.needs_mask:
+            raise ValueError(f"{self.environment_id} says which actions are allowed: give action_mask, "
+                             f"{self.mask_size} of 0 and 1")
+        if action_mask is None:
+            return None
+        masks = np.atleast_2d(np.concatenate([np.ravel(one) for one in action_mask])
+                              if isinstance(action_mask, tuple) else np.asarray(action_mask))
+        if not self.mask_size or masks.shape != (count, self.mask_size):
+            wanted = f"[{self.mask_size}] or [batch, {self.mask_size}]" if self.mask_size else "none"
+            raise ValueError(f"{self.environment_id}: expected an action_mask of shape {wanted}; given "
+                             f"{list(masks.shape)} with {count} observations")
+        return masks.astype(np.bool_)
 
     @abstractmethod
-    def _sampled(self, batch: _Batch) -> Array: ...
+    def _best(self, batch: _Batch, masks: Array | None) -> Array: ...
+
+    @abstractmethod
+    def _sampled(self, batch: _Batch, masks: Array | None) -> Array: ...
 
 
 class _RunPolicy(TrainedPolicy):
@@ -159,6 +186,7 @@ class _RunPolicy(TrainedPolicy):
         self.observation_shape = spaces.picture_shape or environment.observation_shape
         self.vector_size = spaces.vector_size if spaces.is_combined else 0
         self.weights = weights
+        self.mask_size, self.needs_mask = spaces.output_size if spaces.is_discrete else 0, spaces.has_action_mask
         try:
             self._policy = Policy.from_bytes(weights)
             self._policy.check(spaces)
@@ -168,13 +196,15 @@ class _RunPolicy(TrainedPolicy):
             environment.close()
         self.policy_version = self._policy.policy_version
 
-    def _best(self, batch: _Batch) -> Array:
-        return self._to_environment([self._policy.best_action(one) for one in self._seen(batch)])
+    def _best(self, batch: _Batch, masks: Array | None) -> Array:
+        return self._to_environment([self._policy.best_action(*one) for one in zip(
+            self._seen(batch), _contexts(masks, len(batch[0])), strict=True)])
 
-    def _sampled(self, batch: _Batch) -> Array:
+    def _sampled(self, batch: _Batch, masks: Array | None) -> Array:
         noise = self._policy.noise(self._generator, len(batch[0]))
-        return self._to_environment([self._policy.sample(self._policy.outputs(one), row)
-                                     for one, row in zip(self._seen(batch), noise, strict=True)])
+        return self._to_environment([self._policy.sample(self._policy.outputs(one, context), row)
+                                     for one, context, row in zip(
+                                         self._seen(batch), _contexts(masks, len(batch[0])), noise, strict=True)])
 
     def _parts(self, observation: Any) -> Any:
         found = self._environment.flattened(observation)
@@ -206,18 +236,26 @@ class _OnnxPolicy(TrainedPolicy):
         self.policy_version = int(facts.get("policy_version", 0))
         self.observation_shape = tuple(int(side) for side in given.shape[1:])
         self.observation_dtype = np.dtype(np.uint8 if "uint8" in given.type else np.float32)
+        masks = [int(one.shape[1]) for one in session.get_inputs() if one.name == MASK]
+        beside = [one for one in beside if one.name != MASK]
         self.vector_size = int(beside[0].shape[1]) if beside else 0
+        self.mask_size, self.needs_mask = sum(masks), bool(masks)
         self._run: Callable[[Any, Any], list[Array]] = session.run
 
     def _parts(self, observation: Any) -> Any:
         return observation if self.vector_size else (observation,)
 
-    def _best(self, batch: _Batch) -> Array:
+    def _best(self, batch: _Batch, masks: Array | None) -> Array:
+        parts = batch if masks is None else (*batch, masks)
         return self._run(["action"], {name: np.ascontiguousarray(part)
-                                      for name, part in zip(self._names, batch, strict=True)})[0]
+                                      for name, part in zip(self._names, parts, strict=True)})[0]
 
-    def _sampled(self, batch: _Batch) -> Array:
+    def _sampled(self, batch: _Batch, masks: Array | None) -> Array:
         raise RunError(f"{self._path} holds the deterministic action only; to sample, load the run's directory")
+
+
+def _contexts(masks: Array | None, count: int) -> list[Context]:
+    return [Context() if masks is None else Context(masks[row]) for row in range(count)]
 
 
 def _open_session(path: Path) -> Any:
@@ -237,6 +275,7 @@ def _open_session(path: Path) -> Any:
     except Exception as error:
         raise RunError(f"{path} cannot be read as an ONNX file: {error}") from error
     names = [one.name for one in session.get_inputs()], [one.name for one in session.get_outputs()]
-    if names[0] not in (["observation"], ["picture", "vector"]) or "action" not in names[1]:
+    observed = [name for name in names[0] if name != MASK]
+    if observed not in (["observation"], ["picture", "vector"]) or "action" not in names[1]:
         raise RunError(f"{path} is not a policy that `export --onnx` wrote: it takes {names[0]} and gives {names[1]}")
     return session

@@ -31,7 +31,7 @@ from runtime.learner.fast.trained_perceptron import make_trained
 from runtime.learner.model import PIXEL_SAMPLES, Model, Settings, belonging
 from runtime.learner.normaliser import RunningMoments, moments_of
 from runtime.learner.objective import Objective
-from runtime.learner.samples import Tensors, flat, float32, unflat
+from runtime.learner.samples import Tensors, flat, float32, masked, unflat
 from runtime.learner.share import Share
 from runtime.learner.trained_network import optimizer_arrays, set_optimizer_arrays
 from runtime.ports.learning import (
@@ -117,7 +117,7 @@ class ActorCritic(Model[Settings], ABC):
     def objective(self) -> Objective:
         """The loss, with the coefficients that it has now."""
         return Objective(self.surrogate, self.distribution, self.settings.value_coefficient,
-                         self.settings.entropy_coefficient, self.kl_coefficient)
+                         self.settings.entropy_coefficient, self.kl_coefficient, self._spaces.has_action_mask)
 
     # Steps of an update
 
@@ -260,12 +260,12 @@ class ActorCritic(Model[Settings], ABC):
             advantages: ``[T, B]``.
             value_targets: ``[T, B]``.
             values: V of the observations, ``[T, B]``.
-            old_outputs: Distributions to stay close to, ``[N, D]``.
+            old_outputs: Distributions to stay close to, ``[N, D]``; what the batch's masks forbid becomes so in them.
         """
         arrays = DetectorSamples(
             observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
             log_probs=flat(batch, batch.log_probs), advantages=float32(flat(batch, advantages)),
-            value_targets=float32(flat(batch, value_targets)), old_outputs=old_outputs)
+            value_targets=float32(flat(batch, value_targets)), old_outputs=masked(batch, old_outputs))
         return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
 
     def rewards(self, batch: Batch) -> np.ndarray:
@@ -291,14 +291,14 @@ class ActorCritic(Model[Settings], ABC):
         self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: TrainingSamples
     ) -> float:
         """Returns the mean over all samples of a function of the present policy's outputs, ``[N, D]`` → ``[N]``."""
-        observations = samples.tensors["observations"]
+        observations, objective = samples.tensors["observations"], self.objective
         count = len(observations)
         step = PIXEL_SAMPLES if observations.dtype == torch.uint8 else count
         total = torch.zeros((), device=self.device, dtype=torch.float64)
         with torch.no_grad():
             for start in range(0, count, step):
                 part = {name: tensor[start: start + step] for name, tensor in samples.tensors.items()}
-                values = function(self.policy(part["observations"]), part)
+                values = function(objective.allowed(self.policy(part["observations"]), part), part)
                 total += values.mean().double() * len(values)
         if self.share is not None:
             self.share.group.sum([total])

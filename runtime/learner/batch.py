@@ -60,6 +60,7 @@ def assemble_batch(
         terminated=stacked("terminated"),
         bootstrap_mask=bootstrap_mask,
         bootstrap_observations=np.concatenate(bootstraps),
+        action_masks=stacked("action_masks") if "action_masks" in trajectories[0] else None,
     )
 
 
@@ -89,7 +90,8 @@ def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
     by_step = {name: getattr(batch, name)[:, columns] for name in (
         "observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask")}
     return Batch(policy_versions=batch.policy_versions[columns], lengths=batch.lengths[columns], **by_step,
-                 bootstrap_observations=np.concatenate([bootstraps[column] for column in [*columns, -1]]))
+                 bootstrap_observations=np.concatenate([bootstraps[column] for column in [*columns, -1]]),
+                 action_masks=None if batch.action_masks is None else batch.action_masks[:, columns])
 
 
 def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:

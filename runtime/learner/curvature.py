@@ -27,9 +27,11 @@ def make_curvature_problem(
     """
 
     def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        outputs = loss.allowed(outputs, tensors)
         return (loss.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
 
     def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        outputs = loss.allowed(outputs, tensors)
         values, _ = loss.surrogate(loss.distribution.log_prob(outputs, tensors["actions"]), tensors)
         return values.mean()
 

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import torch
 
+from lambda_actor.policy import FORBIDDEN
 from lambda_actor.spaces import Spaces
 from runtime.learner.fast.compiled import compiled
 
-_NEVER = -1e30
-"""A logit whose probability is 0; finite, so that what it is multiplied by 0 is 0."""
+_NEVER = float(FORBIDDEN)
 
 
 class Distribution(Protocol):
@@ -174,6 +174,14 @@ class Categoricals:
 
     def _summed(self, each: torch.Tensor) -> torch.Tensor:
         return each.view(-1, self._choices).sum(-1)
+
+
+def allowed(outputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """Returns logits with those forbidden that are forbidden in known ones of the same samples, both ``[N, D]``.
+
+    The slopes of a forbidden logit are 0, as its probability is.
+    """
+    return torch.where(known > 0.5 * _NEVER, outputs, _NEVER)
 
 
 def make_distribution(spaces: Spaces) -> Distribution:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.learner.distributions import Distribution
+from runtime.learner.distributions import Distribution, allowed
 from runtime.learner.fast.compiled import compiled
 from runtime.learner.fast.trained_perceptron import value_loss
 from runtime.learner.samples import Tensors
@@ -29,6 +29,7 @@ class Objective:
         value_coefficient: c_v.
         entropy_coefficient: c_H.
         kl_coefficient: β.
+        is_masked: Whether the environment says which actions are allowed; then ``old_outputs`` of samples say so.
     """
 
     surrogate: Callable[[torch.Tensor, Tensors], tuple[torch.Tensor, torch.Tensor]]
@@ -36,9 +37,15 @@ class Objective:
     value_coefficient: float
     entropy_coefficient: float
     kl_coefficient: float
+    is_masked: bool = False
+
+    def allowed(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
+        """Returns the policy's outputs ``[N, D]`` without the actions that were not allowed."""
+        return allowed(outputs, samples["old_outputs"]) if self.is_masked else outputs
 
     def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
         """Returns the mean loss ``[]`` if the networks give ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
+        outputs = self.allowed(outputs, samples)
         surrogate = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)[0].mean()
         value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
         entropy = self.distribution.entropy(outputs).mean()
@@ -49,7 +56,7 @@ class Objective:
 
     def write_policy_gradient(self, policy: TrainedNetwork, samples: Tensors, share: float) -> torch.Tensor:
         """Writes the policy's gradient of the loss, times ``share``; returns mean policy loss and entropy."""
-        outputs = policy.forward(samples["observations"])
+        outputs = self.allowed(policy.forward(samples["observations"]), samples)
         surrogate, slopes = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)
         weight = share / len(outputs)
         policy.backward(self.distribution.slopes(

@@ -13,7 +13,7 @@ from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
-from runtime.learner.samples import flat, joined, unflat
+from runtime.learner.samples import flat, joined, masked, unflat
 from runtime.learner.share import Share
 from runtime.learner.vtrace import vtrace
 from runtime.ports.learning import Batch, LossMeans, TrainingSamples, Update
@@ -44,7 +44,7 @@ class OffPolicy(ActorCritic[Settings]):
 
     def samples(self, batch: Batch) -> TrainingSamples:
         """Estimates advantages and value targets of the reference policy by V-trace."""
-        reference = self.reference_outputs(flat(batch, batch.observations))
+        reference = masked(batch, self.reference_outputs(flat(batch, batch.observations)))
         log_probs = self.distribution.log_prob(
             torch.from_numpy(reference), torch.from_numpy(flat(batch, batch.actions))).numpy()
         values, next_values = self.state_values(batch)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lambda_actor.policy import FORBIDDEN
 from runtime.ports.learning import Batch, DetectorSamples, TrainingSamples
 
 Tensors = Mapping[str, torch.Tensor]
@@ -30,6 +31,13 @@ def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:
     array = np.zeros(batch.rewards.shape, samples.dtype)
     array[batch.is_step] = samples
     return array
+
+
+def masked(batch: Batch, outputs: np.ndarray) -> np.ndarray:
+    """Returns a policy's outputs ``[N, D]`` for a batch, those forbidden that its masks forbid."""
+    if batch.action_masks is None:
+        return outputs
+    return np.where(flat(batch, batch.action_masks), outputs, FORBIDDEN)
 
 
 def float32(array: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import WireError
+from lambda_actor.handler import read_policy
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
@@ -94,7 +95,8 @@ class Published:
         """Takes a policy: another one than the newest has the next number.
 
         Args:
-            policy: What `nitro_rl.load_policy` returned of a run, what `numpy_policy` made, or a decoded message of it.
+            policy: What `nitro_rl.load_policy` returned of a run, what `numpy_policy` made, an `OnnxPolicy`,
+                or a decoded message of it.
 
         Raises:
             RunError: It is none of these, or does not fit the environment.
@@ -104,13 +106,15 @@ class Published:
             given = wire.encode(wire.Kind.WEIGHTS, given)
         if not isinstance(given, bytes):
             raise RunError(f"policy = {type(policy).__name__} is none that actors can run; allowed: what load_policy "
-                           "returns of a run, or what numpy_policy makes")
+                           "returns of a run, what numpy_policy makes, or an OnnxPolicy")
         try:
-            fields = dict(wire.decode(given, wire.Kind.WEIGHTS)) | {"policy_version": np.array(0, np.int64)}
-            digest = hashlib.sha256(wire.encode(wire.Kind.WEIGHTS, fields)).digest()
-            Policy(fields).check(self._spaces)
+            kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
+            fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
+            digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
+            if digest != self._digest:
+                read_policy(message).check(self._spaces)
             version = self.version + (digest != self._digest)
-            weights = wire.encode(wire.Kind.WEIGHTS, fields | {"policy_version": np.array(version, np.int64)})
+            weights = wire.encode(kind, fields | {"policy_version": np.array(version, np.int64)})
         except WireError as error:
             raise RunError(f"the policy cannot act in this environment: {error}") from None
         self._digest, self.version, self.weights = digest, version, weights

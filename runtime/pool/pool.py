@@ -58,6 +58,7 @@ from runtime.training.signals import Signals
 from runtime.training.summary import summarise
 
 _PATIENCE = Patience()
+_LOOK_S = 1.0
 
 
 @dataclass(eq=False)
@@ -157,9 +158,11 @@ class ActorPool:
         self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
         self._ready: deque[Trajectory] = deque()
+        self._failed: deque[Call] = deque()
         self._waiting: dict[int, dict[str, Any]] = {}
         self._number, self._env_steps = len(self.rows), sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
+        self._standing_usd = 0.0
         self._started_s = time.monotonic()
         self._closed = ""
 
@@ -216,13 +219,14 @@ class ActorPool:
         Raises:
             ActorsKeepFailingError: An actor brought nothing, in three tries. The others' can still be taken.
         """
-        while self._ready or self._calls:
+        while self._ready or self._failed or self._calls:
             if self._ready:
                 yield self._ready.popleft()
-            elif any(call.is_streamed for call in self._calls.values()):
-                for call in self._advance():
-                    if call.error and call.is_streamed:
-                        raise ActorsKeepFailingError(_missing(call), call.error)
+            elif self._failed:
+                call = self._failed.popleft()
+                raise ActorsKeepFailingError(_missing(call), call.error)
+            else:
+                self._advance()
 
     def state(self) -> bytes:
         """Returns what later calls depend on, for a checkpoint: open episodes, and how many calls there were.
@@ -332,6 +336,9 @@ class ActorPool:
         Raises:
             BudgetError: It does not fit; nothing is reserved.
         """
+        if self._opened_s is not None and time.monotonic() - self._opened_s > self._meter.limits.collect_s:
+            # What stands is reserved for so long, and calls that overlap may go on for ever.
+            self._end_round()
         if self._opened_s is None:
             if not self._meter.open_standing():
                 raise BudgetError(f"the budget does not hold another call: ${self._meter.free_usd:.6f} are free of "
@@ -356,21 +363,23 @@ class ActorPool:
         call.awaited.update(actor.invocation_id for actor in actors)
         self._sampler.start(actors)
 
-    def _advance(self) -> list[Call]:
-        """Waits for the next actor that ends, or for a deadline; returns the calls that have ended with it."""
+    def _advance(self) -> None:
+        """Waits for the next actor that ends, or for a deadline."""
         with self._unbroken():
             deadline_s = self._experiment.fleet.round_deadline_s
             left_s = min((call.began_s + deadline_s for call in self._calls.values() if call.may_replace),
                          default=math.inf) - time.monotonic()
             before_usd = self._meter.spent_usd
-            ended = self._sampler.next(max(0.0, min(left_s, deadline_s)))
+            # The sampler looks now and then whether one that was given up ends.
+            ended = self._sampler.next(max(0.0, min(left_s, _LOOK_S)))
             if ended is not None:
                 self._take_in(ended, self._meter.spent_usd - before_usd)
             elif left_s <= 0:
                 for call in self._calls.values():
                     if call.may_replace and call.began_s + deadline_s <= time.monotonic():
                         self._give_up(call)
-            return [self._finish(call) for call in list(self._calls.values()) if not call.awaited]
+            for call in [call for call in self._calls.values() if not call.awaited]:
+                self._finish(call)
 
     def _take_in(self, ended: Ended, usd: float) -> None:
         actor, call = ended.actor, self._calls[int(ended.actor.spec.event["round_index"])]
@@ -408,14 +417,16 @@ class ActorPool:
         if call.is_streamed:
             self._ready.append(for_trainers(trajectory))
 
-    def _finish(self, call: Call) -> Call:
+    def _finish(self, call: Call) -> None:
         """Takes over the open episodes of a call that has ended, and writes its row."""
         del self._calls[call.number]
         came = [call.came[slot] for slot in sorted(call.came)]
         replayed_steps = self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
         self._episodes.take_over(came)
         call.tally.late += self._sampler.tidy() if not self._calls else 0
-        standing_usd = 0.0 if self._calls else self._end_round()
+        if not self._calls:
+            self._end_round()
+        standing_usd, self._standing_usd = self._standing_usd, 0.0
         self._waiting[call.number] = _row(
             call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(),
             seconds=time.monotonic() - call.began_s, standing_usd=standing_usd, spent_usd=self._meter.spent_usd,
@@ -425,8 +436,9 @@ class ActorPool:
             self._write(found)
         if len(came) < call.actors:
             call.error = call.tally.last_error or "fleet.round_deadline_s passed"
+            if call.is_streamed:
+                self._failed.append(call)
         call.has_ended = True
-        return call
 
     def _write(self, found: dict[str, Any]) -> None:
         """Writes the next row; a call that overtakes others waits for their rows."""
@@ -437,17 +449,17 @@ class ActorPool:
         self._keeping.on_round_end(row)
         self._display.on_round_end(row)
 
-    def _end_round(self) -> float:
-        """Settles what stood since the first of the calls that overlapped; returns what that cost."""
+    def _end_round(self) -> None:
+        """Settles what stood since the first of the calls that overlapped; it is in the next row."""
         if self._opened_s is None:
-            return 0.0
+            return
         before_usd, seconds = self._meter.spent_usd, time.monotonic() - self._opened_s
         self._opened_s = None
         try:
             self._meter.close_round(actors_started=0, seconds=seconds)
         except BudgetError as error:
             self._events.append("reservation_exceeded", error=str(error))
-        return self._meter.spent_usd - before_usd
+        self._standing_usd += self._meter.spent_usd - before_usd
 
     def _save(self) -> None:
         ledger = to_json(self._meter.get_state())

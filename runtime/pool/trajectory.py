@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lambda_actor.frames import stack_frames, unpack_frames
-from runtime.ports import sampling
+from lambda_actor.wire import field_text
 
 Array = np.ndarray[Any, Any]
 
@@ -33,6 +34,9 @@ class Trajectory:
         bootstrap_observations: What was observed after these, ``[K, …]`` as ``observations``.
         episode_returns: Of the episodes that ended here, with what was played of them before, float64 ``[E]``.
         episode_lengths: In steps, int64 ``[E]``.
+        action_masks: Which values of each choice were allowed, bool ``[T, M]``; None if the environment does not say.
+        continued_episode: Call and slot of the trajectory whose last episode this one begins with, as in ``3-0``; empty
+            if it begins with a new episode.
     """
 
     call: int
@@ -48,6 +52,8 @@ class Trajectory:
     bootstrap_observations: Array
     episode_returns: Array
     episode_lengths: Array
+    action_masks: Array | None = None
+    continued_episode: str = ""
 
     def __len__(self) -> int:
         """Its steps."""
@@ -62,7 +68,7 @@ class Trajectory:
         return after
 
 
-def for_trainers(trajectory: sampling.Trajectory) -> Trajectory:
+def for_trainers(trajectory: Mapping[str, Array]) -> Trajectory:
     """Makes one of a decoded trajectory message, with the frames of pixels stacked."""
     if "frames" in trajectory:
         frames = unpack_frames(trajectory)
@@ -74,4 +80,6 @@ def for_trainers(trajectory: sampling.Trajectory) -> Trajectory:
             "episode_lengths")
     return Trajectory(
         call=int(trajectory["round_index"]), slot=int(trajectory["slot"]),
-        policy_version=int(trajectory["policy_version"]), **observed, **{name: trajectory[name] for name in same})
+        policy_version=int(trajectory["policy_version"]), action_masks=trajectory.get("action_masks"),
+        continued_episode=field_text(trajectory["continued_episode"]), **observed,
+        **{name: trajectory[name] for name in same})

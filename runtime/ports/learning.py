@@ -9,7 +9,7 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -40,6 +40,8 @@ class Batch:
         bootstrap_mask: bool ``[T, B]``; the sequence is cut here (time limit or end of the fragment) and goes on
             from ``bootstrap_observations``.
         bootstrap_observations: ``[K, …]``, one for each True of ``bootstrap_mask`` in (B, T) order.
+        action_masks: Which values of each choice the environment allowed, those of several choices one after the
+            other, bool ``[T, B, M]``; None if it does not say.
     """
 
     policy_versions: np.ndarray
@@ -51,6 +53,7 @@ class Batch:
     terminated: np.ndarray
     bootstrap_mask: np.ndarray
     bootstrap_observations: np.ndarray
+    action_masks: np.ndarray | None = field(default=None, kw_only=True)
 
     @property
     def env_steps(self) -> int:
@@ -71,7 +74,8 @@ class DetectorSamples:
         advantages: As the update used them (normalised where it normalises), float32 ``[N]``.
         value_targets: float32 ``[N]``.
         old_outputs: The distribution that the update kept close to (PPO: the acting policy's; IMPACT: the target
-            network's), float32 ``[N, D]``; see `runtime.learner.distributions`.
+            network's), float32 ``[N, D]``; see `runtime.learner.distributions`. The logits of actions that were not
+            allowed are `lambda_actor.policy.FORBIDDEN`, and tell so wherever the samples go.
     """
 
     observations: np.ndarray

@@ -32,10 +32,11 @@ class Child:
 
     def __init__(self, module: str, *arguments: str, variables: Mapping[str, str] | None = None,
                  stdin: int = subprocess.DEVNULL, output: int | IO[bytes] | None = subprocess.DEVNULL,
-                 descriptors: Sequence[int] = ()) -> None:
+                 descriptors: Sequence[int] = (), python: str | None = None) -> None:
         """Starts it. It ends with the thread that calls this.
 
         It imports from wherever this process does, as `multiprocessing` has it: also from the folder of a script.
+        Another interpreter imports its own packages, and what ``PYTHONPATH`` has.
 
         Args:
             module: As ``python -m`` takes it.
@@ -44,15 +45,17 @@ class Child:
             stdin: ``DEVNULL`` or ``PIPE``.
             output: Takes what it prints. A file, not a pipe: what an environment starts would keep a pipe open.
             descriptors: Of files that it inherits, under the same numbers.
+            python: Another interpreter's path; None = this one.
 
         Raises:
             OSError: It cannot be started.
         """
-        path = os.pathsep.join(filter(None, [str(_ROOT), *sys.path, os.environ.get("PYTHONPATH")]))
+        own = [] if python else [str(_ROOT), *sys.path]
+        path = os.pathsep.join(filter(None, [*own, os.environ.get("PYTHONPATH")]))
         ours, theirs = socket.socketpair()
         with ours, theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+                [python or sys.executable, "-m", module, str(theirs.fileno()), *arguments],
                 pass_fds=(theirs.fileno(), *descriptors), stdin=stdin, stdout=output, stderr=output,
                 start_new_session=True, env={**os.environ, **(variables or {}), "PYTHONPATH": path})
             self.connection = Connection(ours.detach())

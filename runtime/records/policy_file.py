@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,12 @@ def load_run_policy(
         raise RunDirectoryError(f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
                                 f"says {said!r}; allowed: the run's own policy, or the environment named by the user")
     section = experiment.environment
-    return weights, experiment, make_environment(section.id, section.preprocessing, section.options)
+    environment = make_environment(section.id, section.preprocessing, section.options)
+    if environment.spaces.is_discrete:
+        # Only then it is known whether it gives action masks. What it raises it raises again where it is used.
+        with suppress(Exception):
+            environment.reset(0)
+    return weights, experiment, environment
 
 
 def load_policy(path: Path) -> bytes:

@@ -84,6 +84,12 @@ def _check_values(trajectory: Trajectory, actor: Actor, whose: str) -> None:
     if not spaces.has_choices(actions):
         raise SchemaError(f"{whose}: actions are {actions.min()} to {actions.max()}, allowed are 0 to "
                           f"{' and '.join(str(one - 1) for one in spaces.choice_counts)}")
+    masks = trajectory.get("action_masks")
+    if (found := None if masks is None else masks.shape) != (
+            wanted := (steps, spaces.output_size) if spaces.has_action_mask else None):
+        raise SchemaError(f"{whose}: action_masks are {found or 'not there'}, asked for were {wanted or 'none'}")
+    if masks is not None and not spaces.are_allowed(actions, masks):
+        raise SchemaError(f"{whose}: an action is one that its mask forbids")
     if not ((bootstrap_steps >= 0) & (bootstrap_steps < steps)).all() or (np.diff(bootstrap_steps) <= 0).any():
         raise SchemaError(f"{whose}: bootstrap_steps are not increasing steps of the fragment")
     _check_episodes(trajectory, steps, whose)

@@ -13,7 +13,7 @@ import numpy as np
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import UnusableEnvironmentError, told
 from lambda_actor.frames import FrameStack, floats
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Context, Policy
 from runtime.errors import RunError
 from runtime.ports.run import Evaluation
 
@@ -75,7 +75,8 @@ class Evaluator:
                 # A policy would choose some action all the same.
                 raise UnusableEnvironmentError(f"{self._environment.environment_id}: its observation is not finite "
                                                f"after step {length} of an evaluated episode")
-            frame, reward, terminated, truncated = self._environment.step(act(observation))
+            action = act(observation, Context(self._environment.action_mask))
+            frame, reward, terminated, truncated = self._environment.step(action)
             observation = stack.push(frame)
             total += reward
             length += 1
@@ -84,10 +85,10 @@ class Evaluator:
         return total, length
 
 
-def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray], np.ndarray | int]:
+def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray, Context], np.ndarray | int]:
     """Chooses actions as actors do, with numbers of an episode's own."""
     stream = np.random.default_rng((_ACTION_STREAM, seed))
-    return lambda observation: policy.sample(policy.outputs(observation), policy.noise(stream, 1)[0])
+    return lambda observation, context: policy.sample(policy.outputs(observation, context), policy.noise(stream, 1)[0])
 
 
 def evaluate_and_confirm(

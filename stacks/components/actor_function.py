@@ -95,8 +95,9 @@ class ActorFunction(Construct):
         experiment = plan.experiment
         processor = experiment.actor.architecture
         with actor_context(plan.package) as folder:
+            arguments = environment_arguments(experiment.environment) | onnx_argument(experiment.learner.kind)
             code = lambda_.DockerImageCode.from_image_asset(
-                str(folder), platform=PLATFORMS[processor], build_args=environment_arguments(experiment.environment))
+                str(folder), platform=PLATFORMS[processor], build_args=arguments)
             return lambda_.DockerImageFunction(
                 self, "Function",
                 function_name=self._name,
@@ -114,6 +115,11 @@ class ActorFunction(Construct):
                 vpc_subnets=ISOLATED if network else None,
                 security_groups=[network.actors] if network else None,
             )
+
+
+def onnx_argument(learner_kind: str) -> dict[str, str]:
+    """What the actors' Dockerfile is told if a trainer of the user's own may give them ONNX graphs."""
+    return {"ONNX": "true"} if learner_kind == "external" else {}
 
 
 def environment_arguments(environment: EnvironmentSection) -> dict[str, str]:

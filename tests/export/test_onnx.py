@@ -66,7 +66,7 @@ def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype
     policy = Policy(fields)
     observations, actions = visited(environment, policy)
     session = exported(tmp_path / "policy.onnx", fields, environment)
-    batch, outputs = session.run(None, {"observation": observations})
+    batch, outputs, *_ = session.run(None, {"observation": observations})
     singles = np.concatenate([session.run(["action"], {"observation": one[None]})[0] for one in observations])
     assert batch.dtype == singles.dtype == dtype
     np.testing.assert_allclose(outputs, [policy.outputs(one) for one in observations], rtol=1e-5, atol=1e-5)
@@ -92,7 +92,7 @@ def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_tha
     fields = policy_arrays(spaces=environment.spaces, gain=9.0, hidden=8)
     session = exported(tmp_path / "policy.onnx", fields, environment)
     observations = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
-    actions, _ = session.run(None, {"observation": observations})
+    actions, *_ = session.run(None, {"observation": observations})
     assert actions.shape == (7, 2, 2)
     np.testing.assert_allclose(actions, [environment.to_environment(Policy(fields).best_action(
         one.reshape(-1))) for one in observations], rtol=0.0, atol=1e-5)

@@ -38,9 +38,11 @@ class Acting:
     """Stands in for a policy: takes the given actions one after the other, whatever it sees; keeps what it sees."""
 
     policy_version = 4
+    initial_state: dict[str, np.ndarray] = {}
 
     def __init__(self, actions: Iterator[int], action_count: int) -> None:
         self._actions, self._count = actions, action_count
+        self.output_size = action_count
         self.seen: list[np.ndarray] = []
 
     def check(self, spaces: Spaces) -> None:
@@ -49,7 +51,7 @@ class Acting:
     def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
         return np.zeros(steps)
 
-    def outputs(self, observation: np.ndarray) -> np.ndarray:
+    def outputs(self, observation: np.ndarray, context: object) -> np.ndarray:
         self.seen.append(observation.copy())
         return np.zeros(self._count, np.float32)
 

@@ -26,7 +26,8 @@ from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, policy_ar
 
 COUNTER, LIMITED, ENDLESS = (f"tests.environments:make_{name}" for name in ("counter", "limited", "endless"))
 WHERE = {"seed": 3, "round_index": 5, "slot": 7}
-ARRAYS = [field.name for field in fields(Fragment) if field.name not in ("open_episode", "frames", "replayed_steps")]
+ARRAYS = [field.name for field in fields(Fragment) if field.name not in (
+    "open_episode", "action_masks", "frames", "replayed_steps")]
 
 
 def policy(version: int = 0, *, log_std: float = -1.0, observation_size: int = 2, action_size: int = 1):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lambda_actor.policy import Policy
+from lambda_actor.policy import Context, Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.adam import Adam
@@ -19,6 +19,8 @@ from runtime.ports.learning import Batch
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)
 SEVERAL = Spaces((3,), binary_parts=((1, 3),), action_counts=(3, 1, 2))
+MASKED = Spaces((3,), action_count=4, has_action_mask=True)
+SEVERAL_MASKED = Spaces((3,), action_counts=(3, 1, 4), has_action_mask=True)
 PIXELS = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
 _BYTES = 3 * 17 * 19 + 4 * 4
 COMBINED = Spaces((1, 1, _BYTES), frame_shape=(1, 1, _BYTES), beside_shape=(3, 17, 19), binary_parts=((0, 1),),
@@ -41,7 +43,9 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
     observations = random_observations(random, spaces, shape, offset)
     if not spaces.is_pixels:
         observations[0, 0, 0] = 500.0
-    columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
+    masks = random_masks(random, spaces, shape) if spaces.has_action_mask else None
+    columns = [_act(policy, observations[:, column], random, None if masks is None else masks[:, column])
+               for column in range(trajectories)]
     actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
     ending = random.random(shape)
     terminated = ending < 0.1
@@ -52,7 +56,8 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
         observations=observations, actions=actions, log_probs=log_probs,
         rewards=random.normal(size=shape) if reward is None else reward(actions),
         terminated=terminated, bootstrap_mask=bootstrap_mask,
-        bootstrap_observations=random_observations(random, spaces, (int(bootstrap_mask.sum()),), offset))
+        bootstrap_observations=random_observations(random, spaces, (int(bootstrap_mask.sum()),), offset),
+        action_masks=masks)
 
 
 def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.ndarray], np.ndarray], seed: int,
@@ -112,7 +117,8 @@ def learn_the_better_sign(make: Callable[[Spaces], Any]) -> None:
 
 def joined(*batches: Batch) -> Batch:
     """One batch of all their trajectories."""
-    fields = {name: [getattr(batch, name) for batch in batches] for name in vars(batches[0])}
+    fields = {name: [getattr(batch, name) for batch in batches] for name, one in vars(batches[0]).items()
+              if one is not None}
     along = {"policy_versions": 0, "lengths": 0, "bootstrap_observations": 0}
     return Batch(**{name: np.concatenate(arrays, axis=along.get(name, 1)) for name, arrays in fields.items()})
 
@@ -179,10 +185,21 @@ def random_observations(
     return (offset + random.normal(size=(*shape, spaces.observation_size)) * scales).astype(np.float32)
 
 
-def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def random_masks(random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...]) -> np.ndarray:
+    """Masks ``[*shape, M]`` that allow about half of the values, and one of each choice at least."""
+    masks = random.random((*shape, spaces.output_size)) < 0.5
+    for part in np.split(masks, spaces.choice_starts[1:], axis=-1):
+        always = random.integers(part.shape[-1], size=shape)
+        np.put_along_axis(part, always[..., None], True, axis=-1)
+    return masks
+
+
+def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator,
+         masks: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Actions and their log-probabilities along one trajectory."""
     noise = policy.noise(random, len(observations))
-    outputs = np.stack([policy.outputs(observation) for observation in observations])
+    outputs = np.stack([policy.outputs(observation, Context(None if masks is None else masks[step]))
+                        for step, observation in enumerate(observations)])
     actions = np.array([policy.sample(output, row) for output, row in zip(outputs, noise, strict=True)])
     return actions, policy.log_probs(outputs, actions, noise)
 
@@ -191,7 +208,7 @@ def ragged(batch: Batch, lengths: Sequence[int]) -> tuple[Batch, list[Batch]]:
     """Ends trajectories after so many steps; returns the padded batch, and each trajectory alone."""
     alone, ends = [], np.cumsum(batch.bootstrap_mask.sum(axis=0))
     bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
-    by_step = [name for name, array in vars(batch).items() if array.shape[:2] == batch.rewards.shape]
+    by_step = [name for name, array in vars(batch).items() if np.shape(array)[:2] == batch.rewards.shape]
     padded = {name: np.zeros_like(getattr(batch, name)) for name in by_step}
     for column, length in enumerate(lengths):
         one = {name: getattr(batch, name)[:length, [column]].copy() for name in by_step}

@@ -29,8 +29,10 @@ from runtime.learner.ppo_settings import PpoSettings
 from tests.helpers import ROOT
 from tests.learner.learning import (
     DISCRETE,
+    MASKED,
     PIXELS,
     SEVERAL,
+    SEVERAL_MASKED,
     VECTORS,
     assert_same,
     bandit,
@@ -269,7 +271,7 @@ def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, sect
     assert np.mean(paid[:2]) < 0.6 and np.mean(paid[-3:]) > 0.8
 
 
-@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, SEVERAL, PIXELS])
+@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, SEVERAL, PIXELS, MASKED, SEVERAL_MASKED])
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: Spaces) -> None:
     """Made from a fitted experiment alone; its weights act in these spaces, before and after an update."""

@@ -220,7 +220,7 @@ def test_another_algorithms_state_is_refused() -> None:
 def test_select_and_train_leave_the_batch_alone() -> None:
     learner = make_learner()
     batch = roll(learner.weights(), VECTORS)
-    kept = {name: array.copy() for name, array in vars(batch).items()}
+    kept = {name: np.copy(array) for name, array in vars(batch).items()}
     learner.update(select_trajectories(batch, np.arange(3)), progress=0.0)
     learner.update(batch, progress=0.0)
     assert_same(vars(batch), kept)

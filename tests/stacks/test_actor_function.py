@@ -7,6 +7,7 @@ import re
 import pytest
 
 from runtime.fleet import ACTOR_VARIABLES
+from stacks.components.actor_function import onnx_argument
 from tests.helpers import ROOT
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
@@ -87,8 +88,16 @@ def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverl
     folder = serverless.directory / source["directory"]
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "lambda_actor").rglob("*")
-            if path.suffix == ".py" or path.name in ("requirements.txt", "py.typed")}
+            if path.suffix == ".py" or path.name in ("requirements.txt", "requirements-onnx.txt", "py.typed")}
     assert names == {"Dockerfile", "package/requirements.txt"} | ours
+
+
+def test_onnxruntime_is_in_the_image_of_a_trainer_of_the_users_own_alone() -> None:
+    assert onnx_argument("external") == {"ONNX": "true"}
+    for kind in ("instance", "function", "stellaris", "gmi"):
+        assert onnx_argument(kind) == {}
+    lines = (ROOT / "lambda_actor" / "Dockerfile").read_text().splitlines()
+    assert "ARG ONNX=false" in lines and 'RUN if [ "${ONNX}" = true ]; then \\' in lines
 
 
 def test_the_dockerfile_ends_as_an_unprivileged_lambda_client() -> None:

@@ -11,7 +11,7 @@ from stacks.staging import actor_context, learner_context
 from tests.helpers import ROOT
 
 ACTOR, LEARNER = ROOT / "lambda_actor", ROOT / "stacks" / "learner_image"
-LOCKED = [ACTOR / "requirements.txt", *sorted(LEARNER.glob("requirements*.txt"))]
+LOCKED = [*sorted(ACTOR.glob("requirements*.txt")), *sorted(LEARNER.glob("requirements*.txt"))]
 _REQUIREMENT = re.compile(r"([\w.-]+)==([^;\s]+)")
 
 
@@ -47,6 +47,9 @@ def test_the_actor_has_the_projects_versions() -> None:
     actor, project = pins(ACTOR / "requirements.txt"), pins(ROOT / "requirements.txt")
     assert {"numpy", "mujoco", "redis", "packaging", "awslambdaric"} <= actor.keys()
     assert {name: version for name, version in actor.items() if project.get(name, version) != version} == {}
+    graphs = pins(ACTOR / "requirements-onnx.txt")
+    assert "onnxruntime" in graphs and graphs.keys().isdisjoint(actor)
+    assert {name: version for name, version in graphs.items() if project.get(name, version) != version} == {}
 
 
 @pytest.mark.parametrize(("torch", "local", "brings_along"), [("cpu", "+cpu", set()), ("cuda", "", {"triton"})])

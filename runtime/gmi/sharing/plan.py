@@ -116,6 +116,8 @@ def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
     else:
         observed = {name: by_step("float32", *spaces.observation_shape)
                     for name in ("observations", "bootstrap_observations")}
+    if spaces.has_action_mask:
+        observed["action_masks"] = by_step("bool", spaces.output_size)
     return Plan({
         "policy_version": Field("int64"),
         "actions": by_step("int64" if spaces.is_discrete else "float32", *spaces.action_shape),

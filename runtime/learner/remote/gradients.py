@@ -107,6 +107,7 @@ def _log_ratios(learner: ActorCritic[Any], snapshot: State, arrays: DetectorSamp
     """Returns log π(a|s) − log μ(a|s) of a snapshot's policy, ``[n]``."""
     learner.load_snapshot(snapshot)
     outputs = torch.from_numpy(learner.evaluate(learner.policy, arrays.observations))
+    outputs = learner.objective.allowed(outputs, {"old_outputs": torch.from_numpy(arrays.old_outputs)})
     log_probs = learner.distribution.log_prob(outputs, torch.from_numpy(arrays.actions))
     return log_probs - torch.from_numpy(arrays.log_probs)
 

@@ -62,7 +62,7 @@ def encode_batch(batch: Batch) -> bytes:
     Raises:
         OversizedMessageError: It is too large.
     """
-    return wire.encode(Kind.BATCH, vars(batch))
+    return wire.encode(Kind.BATCH, {name: array for name, array in vars(batch).items() if array is not None})
 
 
 def decode_batch(data: bytes) -> Batch:

@@ -34,7 +34,7 @@ from runtime.learner.remote.updater import ATTEMPTS, Remote
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import State, Update
 from tests.helpers import cost_model, descendants
-from tests.learner.learning import PIXELS, VECTORS, assert_same, everything, roll
+from tests.learner.learning import MASKED, PIXELS, VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "function"},
@@ -163,7 +163,7 @@ def assert_equals_in_place(made: Function, updates: Sequence[Update]) -> None:
 
 @pytest.mark.parametrize(("kind", "spaces", "is_warm"), [
     ("ppo", VECTORS, True), ("ppo", VECTORS, False), ("ppo", PIXELS, False), ("impact", VECTORS, True),
-    ("impact", VECTORS, False), ("impala", VECTORS, False)])
+    ("impact", VECTORS, False), ("impala", VECTORS, False), ("ppo", MASKED, False), ("impact", MASKED, False)])
 def test_its_versions_are_those_of_an_update_in_place(
     kind: str, spaces: Spaces, is_warm: bool, tmp_path: Path
 ) -> None:
@@ -325,7 +325,8 @@ def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
 def test_damaged_messages_are_refused() -> None:
     learner = make_learner(make_spec(), device="cpu")
     batch = roll(learner.weights(), VECTORS)
-    assert_same(vars(decode_batch(encode_batch(batch))), vars(batch))
+    for one in (batch, roll(make_learner(make_spec(spaces=MASKED), device="cpu").weights(), MASKED)):
+        assert_same(vars(decode_batch(encode_batch(one))), vars(one))
     for values in ("[1]", "{", "[" * 100_000):
         with pytest.raises(CorruptedMessageError, match="a learner's values are"):
             decode_state(encode(Kind.LEARNER_STATE, {"values": text_field(values)}))

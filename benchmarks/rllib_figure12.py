@@ -1,0 +1,125 @@
+"""RLlib's PPO on Hopper with its own env runners, and with a pool of actors: Figure 12's comparison, without scaling.
+
+    PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --python .venv/bin/python --work runs/figure12
+    PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --work runs/figure12 --summarise
+
+RLlib is in an environment of its own (benchmarks/parity/requirements-impact.txt, and mujoco); --python names the pool's
+interpreter. The first command may be interrupted and repeated: it keeps finished runs. The second writes
+benchmarks/results/rllib_figure12.json. Both kinds of run have the same settings, and eight environments of 256 steps
+in each of 25 batches: RLlib's two env runners play four each, the pool's eight actors share two processes.
+
+Departure: the paper's figure has Nitro's scaler choose the number of actors; here it is the same for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+from benchmarks.provenance import origin
+from nitro_rl.integrations.rllib import ServerlessEnvRunner
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "rllib_figure12.json"
+BATCHES, PLAYED_AT_ONCE, FRAGMENT_STEPS, RUNNERS = 25, 8, 256, 2
+EPISODES = 20
+KINDS = ("own", "pool")
+
+
+def configured(kind: str, seed: int, python: str, out: Path) -> PPOConfig:
+    class Runner(ServerlessEnvRunner):
+        actors = PLAYED_AT_ONCE
+        pool = {"python": python, "budget_usd": 1.0, "out": out, "experiment": {
+            "environment": {"id": "Hopper-v5"}, "actor": {"fragment_steps": FRAGMENT_STEPS}, "seed": seed,
+            "scaler": {"kind": "fixed", "actors_fixed": PLAYED_AT_ONCE}, "fleet": {"processes": RUNNERS}}}
+
+    config = PPOConfig().environment("Hopper-v5")
+    if kind == "pool":
+        config.env_runners(env_runner_cls=Runner, num_env_runners=0)
+    else:
+        config.env_runners(num_env_runners=RUNNERS, num_envs_per_env_runner=PLAYED_AT_ONCE // RUNNERS,
+                           rollout_fragment_length=FRAGMENT_STEPS)
+    return (
+        config.learners(num_learners=0)
+        .training(train_batch_size_per_learner=PLAYED_AT_ONCE * FRAGMENT_STEPS, minibatch_size=256, num_epochs=10,
+                  lr=3e-4, gamma=0.99, lambda_=0.95, clip_param=0.2, vf_clip_param=1e9, vf_loss_coeff=0.5,
+                  grad_clip=0.5, use_kl_loss=False, entropy_coeff=0.0)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], free_log_std=True, vf_share_layers=False))
+        .evaluation(evaluation_interval=1000, evaluation_duration=EPISODES, evaluation_num_env_runners=0,
+                    evaluation_config={"explore": False})
+        .debugging(seed=seed, log_level="ERROR"))
+
+
+def run(kind: str, seed: int, python: str, out: Path) -> dict[str, Any]:
+    algorithm = configured(kind, seed, python, out).build_algo()
+    curve = []
+    try:
+        for _ in range(BATCHES):
+            began_s = time.monotonic()
+            found = algorithm.train()
+            runners = found["env_runners"]
+            curve.append({
+                "env_steps": int(runners["num_env_steps_sampled_lifetime"]), "seconds": time.monotonic() - began_s,
+                "return_mean": float(runners["episode_return_mean"]),
+                "spent_usd": float(runners.get("pool_spent_usd", 0.0))})
+        played = algorithm.evaluate()["env_runners"]
+    finally:
+        algorithm.stop()
+    return {"kind": kind, "seed": seed, "curve": curve, "load": os.getloadavg()[0],
+            "evaluation_return_mean": float(played["episode_return_mean"])}
+
+
+def summarised(work: Path) -> dict[str, Any]:
+    runs = [json.loads(path.read_text()) for path in sorted(work.glob("*-*.json"))]
+    found: dict[str, Any] = {"versions": {"ray": ray.__version__, "torch": torch.__version__, "numpy": np.__version__}}
+    for kind in KINDS:
+        mine = [one for one in runs if one["kind"] == kind]
+        returns = [one["evaluation_return_mean"] for one in mine]
+        found[kind] = {
+            "evaluation_return_mean": round(float(np.mean(returns)), 1),
+            "evaluation_returns": [round(one, 1) for one in returns],
+            "env_steps": [one["curve"][-1]["env_steps"] for one in mine],
+            "seconds": [round(sum(row["seconds"] for row in one["curve"]), 1) for one in mine],
+            "loads": [round(one["load"], 1) for one in mine],
+            "spent_usd": [round(one["curve"][-1]["spent_usd"], 6) for one in mine],
+            "training_returns": [[round(row["return_mean"], 1) for row in one["curve"]] for one in mine]}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"))
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--summarise", action="store_true")
+    options = parser.parse_args()
+    if options.summarise:
+        RESULT.write_text(json.dumps(origin("python benchmarks/rllib_figure12.py") | summarised(options.work),
+                                     indent=2) + "\n")
+        return
+    torch.set_num_threads(1)
+    options.work.mkdir(parents=True, exist_ok=True)
+    ray.init(num_cpus=RUNNERS + 1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False,
+             object_store_memory=200 * 2**20)
+    for seed in range(options.seeds):
+        for kind in KINDS:
+            path = options.work / f"{kind}-{seed}.json"
+            if not path.exists():
+                found = run(kind, seed, options.python, options.work / f"pool-records-{seed}-{time.time():.0f}")
+                path.write_text(json.dumps(found))
+                print(kind, seed, found["evaluation_return_mean"], found["curve"][-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

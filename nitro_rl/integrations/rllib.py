@@ -1,0 +1,315 @@
+"""Serverless actors for RLlib's PPO, APPO and IMPALA, of its new API stack.
+
+RLlib needs another Gymnasium than this project. So this file runs in RLlib's interpreter, and its pool in this
+project's. See docs/guides/rllib.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo.torch.default_appo_torch_rl_module import DefaultAPPOTorchRLModule
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
+from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+from torch import nn
+
+from nitro_rl.integrations.remote_pool import RemotePool
+from runtime.errors import BudgetError, RunError
+from runtime.pool.policies import Layer, numpy_policy
+from runtime.pool.trajectory import Array, Trajectory
+
+POOL = "nitro_pool"
+_ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+
+
+@dataclass(frozen=True, eq=False)
+class ModulePolicy:
+    """The policy of an RLModule in numpy.
+
+    Attributes:
+        layers: As `numpy_policy` takes them.
+        activation: Between them, ``tanh`` or ``relu``.
+        log_std: Of continuous actions, ``[A]``; None for choices.
+        choices: Values of each part of an action with several discrete parts; else empty.
+        low, half: An action ``a`` is given to the environment as ``low + (a + 1) · half``, float64 ``[A]``.
+    """
+
+    layers: list[Layer]
+    activation: str
+    log_std: Array | None = None
+    choices: tuple[int, ...] = ()
+    low: Array | float = -1.0
+    half: Array | float = 1.0
+
+    @classmethod
+    def of(cls, module: Any, action_space: Any, *, is_unsquashed: bool) -> ModulePolicy:
+        """Takes over the weights of an RLModule.
+
+        Args:
+            is_unsquashed: RLlib's ``normalize_actions``.
+
+        Raises:
+            RunError: It is none that actors can run; the text says what is not.
+        """
+        if type(module) not in (DefaultPPOTorchRLModule, DefaultAPPOTorchRLModule):
+            raise RunError(f"RLModule {type(module).__name__} cannot be converted; allowed: the default one of PPO, "
+                           "APPO or IMPALA, with torch")
+        encoder: Any = getattr(module.encoder, "encoder", None) or getattr(module.encoder, "actor_encoder", None)
+        is_continuous = isinstance(action_space, gymnasium.spaces.Box)
+        if type(encoder) is not TorchMLPEncoder:
+            raise RunError(f"RLModule's encoder {type(encoder).__name__} cannot be converted; allowed: fcnet_hiddens "
+                           "over a vector, without LSTM")
+        if type(module.pi) is not (TorchFreeLogStdMLPHead if is_continuous else TorchMLPHead):
+            raise RunError(f"RLModule's head {type(module.pi).__name__} cannot be converted; allowed for continuous "
+                           "actions: model_config=DefaultModelConfig(free_log_std=True, …)")
+        parts = [*encoder.net.mlp, *module.pi.net.mlp]
+        hidden = {type(part) for part in parts[1::2]}
+        if len(parts) < 3 or {type(part) for part in parts[::2]} != {nn.Linear} or len(hidden) != 1 or (
+                not hidden <= _ACTIVATIONS.keys()) or any(part.bias is None for part in parts[::2]):
+            raise RunError(f"RLModule's layers {[type(part).__name__ for part in parts]} cannot be converted; allowed: "
+                           "linear ones with biases, and either tanh or relu between all, also of the head")
+        layers = [(_array(part.weight), _array(part.bias)) for part in parts[::2]]
+        activation = _ACTIVATIONS[hidden.pop()]
+        if not is_continuous:
+            return cls(layers, activation, choices=tuple(map(int, getattr(action_space, "nvec", ()))))
+        log_std = _array(module.pi.log_std)
+        if module.pi.clip_log_std:
+            most = float(module.pi.log_std_clip_param_const)
+            log_std = np.clip(log_std, -most, most)
+        if not is_unsquashed or not action_space.is_bounded("both"):
+            return cls(layers, activation, log_std)
+        low, high = (np.asarray(bound, np.float64) for bound in (action_space.low, action_space.high))
+        return cls(layers, activation, log_std, low=low, half=(high - low) / 2.0)
+
+    def message(self) -> bytes:
+        """The policy that actors run, whose actions are the environment's."""
+        *hidden, (weight, bias) = self.layers
+        if self.log_std is None or not self._is_scaled:
+            return numpy_policy(self.layers, activation=self.activation, log_std=self.log_std, choices=self.choices)
+        half = np.asarray(self.half)
+        return numpy_policy([*hidden, (weight * half[:, None], self.low + (bias + 1.0) * half)],
+                            activation=self.activation, log_std=self.log_std + np.log(half))
+
+    def outputs(self, observations: Array) -> Array:
+        """RLlib's ``action_dist_inputs``, float32 ``[T, D]``, of observations ``[T, O]``."""
+        *hidden, (last, last_bias) = self.layers
+        for weight, bias in hidden:
+            observations = observations @ weight.T + bias
+            observations = np.tanh(observations) if self.activation == "tanh" else np.maximum(observations, 0)
+        outputs = observations @ last.T + last_bias
+        if self.log_std is not None:
+            outputs = np.concatenate([outputs, np.broadcast_to(self.log_std, outputs.shape)], axis=1)
+        return outputs.astype(np.float32)
+
+    def sampled(self, trajectory: Trajectory) -> tuple[Array, Array]:
+        """Actions of a trajectory as the RLModule would have sampled them, and their log-probabilities."""
+        if not self._is_scaled:
+            return trajectory.actions, trajectory.log_probs
+        actions = (trajectory.actions.astype(np.float64) - self.low) / self.half - 1.0
+        return actions.astype(np.float32), (trajectory.log_probs + np.log(self.half).sum()).astype(np.float32)
+
+    @property
+    def _is_scaled(self) -> bool:
+        return bool(np.any(self.low != -1.0) or np.any(self.half != 1.0))
+
+
+class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
+    """Samples for training with actors of a pool; all else, such as evaluation, locally as RLlib does.
+
+    Use a subclass with ``pool`` in ``config.env_runners(env_runner_cls=…, num_env_runners=0)``. With APPO and IMPALA,
+    the next call plays while the learner learns. Callbacks may change ``actors`` of ``env_runner`` at any time.
+
+    Attributes:
+        pool: The arguments of `RemotePool`.
+        actors: Of each call. They share the steps that RLlib asks for, rounded up to as many for each.
+    """
+
+    pool: Mapping[str, Any] = {}
+    actors = 8
+
+    def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
+        """Checks the configuration, and opens the pool. Nothing is spent.
+
+        Raises:
+            RunError: The pool cannot do what the configuration says; the text says what.
+        """
+        self._remote: RemotePool | None = None
+        if config.num_env_runners and not config.in_evaluation:
+            raise RunError(f"num_env_runners = {config.num_env_runners} is not allowed with a pool of actors; allowed: "
+                           "0, and more actors of the pool")
+        super().__init__(config=config, **kwargs)
+        self._open: dict[str, SingleAgentEpisode] = {}
+        self._finished: list[tuple[int, float, float]] = []
+        self._ahead: tuple[ModulePolicy, int] | None = None
+        self._held: list[Trajectory] = []
+        if self.config.in_evaluation:
+            return
+        spaces = self.env.single_observation_space, self.env.single_action_space
+        _check(self.config, self._callbacks, *spaces)
+        self._policy()
+        self._remote = RemotePool(**self.pool)
+        found = self._remote.spaces
+        choices = tuple(found["action_counts"]) or found["action_count"]
+        wanted = (spaces[1].shape[0] if isinstance(spaces[1], gymnasium.spaces.Box) else
+                  tuple(map(int, spaces[1].nvec)) if hasattr(spaces[1], "nvec") else int(spaces[1].n))
+        if (tuple(found["observation_shape"]), found["action_size"] or choices) != (spaces[0].shape, wanted):
+            self._remote.close()
+            raise RunError(f"the pool's environment has spaces {found}, RLlib's has {spaces}; they must be the same")
+
+    def _sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None, explore: bool,
+                random_actions: bool = False, force_reset: bool = False) -> list[SingleAgentEpisode]:
+        """Samples with the pool if a training does; see `SingleAgentEnvRunner.sample`.
+
+        Raises:
+            BudgetError: The budget does not hold it. Nothing was started, and the algorithm can be saved.
+            RunError: Actors or the pool's process fail.
+        """
+        if self._remote is None or num_timesteps is None or random_actions or not explore:
+            local: list[SingleAgentEpisode] = super()._sample(
+                num_timesteps=num_timesteps, num_episodes=num_episodes, explore=explore, random_actions=random_actions,
+                force_reset=force_reset)
+            return local
+        if force_reset:
+            raise RunError("force_reset = True is not allowed with a pool: actors continue their episodes")
+        steps, began_s = -(-num_timesteps // self.actors), time.monotonic()
+        if isinstance(self.config, IMPALAConfig):
+            policy, version = self._ahead or self._submit(self._remote, steps)
+            trajectories, self._held, self._ahead = self._held or self._remote.collect(), [], None
+            # If the budget does not hold it, the next call says so, when this one's steps are learned from.
+            with suppress(BudgetError):
+                self._ahead = self._submit(self._remote, steps)
+        else:
+            policy, version = self._policy(), self._weights_seq_no
+            trajectories = self._remote.sample(policy.message(), actors=self.actors, steps=steps)
+        total = sum(map(len, trajectories))
+        second_s = (time.monotonic() - began_s) / total
+        self._finished += [(int(length), float(found), float(length * second_s)) for one in trajectories
+                           for length, found in zip(one.episode_lengths, one.episode_returns, strict=True)]
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=total)
+        self._increase_sampled_metrics(total, sum(len(one.episode_lengths) for one in trajectories))
+        self.metrics.log_value("pool_spent_usd", self._remote.spent_usd, window=1)
+        return [episode for one in trajectories for episode in self._episodes(one, policy, version)]
+
+    def _submit(self, remote: RemotePool, steps: int) -> tuple[ModulePolicy, int]:
+        policy = self._policy()
+        remote.submit(policy.message(), actors=self.actors, steps=steps)
+        return policy, self._weights_seq_no
+
+    def _policy(self) -> ModulePolicy:
+        return ModulePolicy.of(self.module, self.env.single_action_space, is_unsquashed=self.config.normalize_actions)
+
+    def _episodes(self, trajectory: Trajectory, policy: ModulePolicy, version: int) -> list[SingleAgentEpisode]:
+        """Cuts a trajectory into its episodes, of which the first may go on from an earlier one."""
+        observation_space, action_space = self.env.single_observation_space, self.env.single_action_space
+        before, after = (array.astype(observation_space.dtype) for array in (
+            trajectory.observations, trajectory.next_observations))
+        # Nothing is learned of what is seen after these, which actors do not send. But RLlib standardises advantages
+        # with its value, so that it must not be far off.
+        after[trajectory.terminated] = before[trajectory.terminated]
+        outputs, (actions, log_probs) = policy.outputs(trajectory.observations), policy.sampled(trajectory)
+        episode = self._open.pop(trajectory.continued_episode, None)
+        found: list[SingleAgentEpisode] = []
+        for step in range(len(trajectory)):
+            if episode is None:
+                episode = SingleAgentEpisode(observation_space=observation_space, action_space=action_space)
+                episode.add_env_reset(observation=before[step], infos={})
+            episode.add_env_step(
+                observation=after[step], action=actions[step], reward=float(trajectory.rewards[step]), infos={},
+                terminated=bool(trajectory.terminated[step]), truncated=bool(trajectory.truncated[step]),
+                extra_model_outputs={Columns.ACTION_DIST_INPUTS: outputs[step], Columns.ACTION_LOGP: log_probs[step],
+                                     WEIGHTS_SEQ_NO: version})
+            if episode.is_done or step == len(trajectory) - 1:
+                if not episode.is_done:
+                    self._open[f"{trajectory.call}-{trajectory.slot}"] = episode.cut(
+                        len_lookback_buffer=self.config.episode_lookback_horizon)
+                found.append(episode.to_numpy() if self.episodes_to_numpy else episode)
+                episode = None
+        return found
+
+    def get_metrics(self) -> dict[str, Any]:
+        """As `SingleAgentEnvRunner.get_metrics`; episodes of the pool count where they end."""
+        for finished in self._finished:
+            self._log_episode_metrics(*finished)
+        self._finished.clear()
+        found: dict[str, Any] = super().get_metrics()
+        return found
+
+    def get_state(self, components: str | Collection[str] | None = None, *,
+                  not_components: str | Collection[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        """As `SingleAgentEnvRunner.get_state`, with the pool's state."""
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
+        if self._remote is not None and self._check_component(POOL, components, not_components):
+            if self._ahead is not None and not self._held:
+                self._held = self._remote.collect()
+            state[POOL] = self._remote.state()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """As `SingleAgentEnvRunner.set_state`; open episodes go on, under new ids."""
+        if self._remote is not None and POOL in state:
+            if self._ahead is not None and not self._held:
+                self._remote.collect()
+            self._ahead, self._held, self._open = None, [], {}
+            self._remote.load_state(state[POOL])
+        super().set_state(state)
+
+    def stop(self) -> None:
+        """Closes the pool too."""
+        if self._remote is not None:
+            self._remote.close()
+        super().stop()
+
+
+def _check(config: AlgorithmConfig, callbacks: list[RLlibCallback], observation_space: gymnasium.Space[Any],
+           action_space: Any) -> None:
+    """Raises if actors would do something else than RLlib's own runner.
+
+    Raises:
+        RunError: The text says why.
+    """
+    box, own_steps = gymnasium.spaces.Box, ("on_episode_created", "on_episode_start", "on_episode_step",
+                                            "on_episode_end")
+    bounded = isinstance(action_space, box) and bool(
+        np.isfinite([action_space.low, action_space.high]).any())
+    refused = {
+        f"batch_mode = {config.batch_mode!r}; allowed: 'truncate_episodes'": config.batch_mode != "truncate_episodes",
+        "env_to_module_connector and module_to_env_connector; allowed: RLlib's default ones": (
+            config._env_to_module_connector is not None or config._module_to_env_connector is not None
+            or not config.add_default_connectors_to_env_to_module_pipeline
+            or not config.add_default_connectors_to_module_to_env_pipeline),
+        f"{', '.join(own_steps)} of callbacks; allowed: the others, such as on_sample_end": any(
+            getattr(config, f"callbacks_{name}") or getattr(type(one), name) is not getattr(RLlibCallback, name)
+            for name in own_steps for one in callbacks),
+        f"observations {observation_space}; allowed: vectors of floats": not (
+            isinstance(observation_space, box) and len(observation_space.shape) == 1
+            and np.issubdtype(observation_space.dtype, np.floating)),
+        f"actions {action_space}; allowed: vectors of floats, Discrete and MultiDiscrete from 0": not (
+            len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
+            if isinstance(action_space, box) else
+            isinstance(action_space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
+            and not np.any(action_space.start)),
+        "normalize_actions = False and clip_actions = False, with bounded actions; allowed: one of them": (
+            bounded and not config.normalize_actions and not config.clip_actions),
+        "normalize_actions = True, with actions bounded on one side; allowed: clip_actions = True instead": (
+            bounded and config.normalize_actions and not action_space.is_bounded("both"))}
+    for what, is_refused in refused.items():
+        if is_refused:
+            raise RunError(f"a pool of actors cannot have {what}")
+
+
+def _array(parameter: Any) -> Array:
+    return np.array(parameter.detach().cpu(), np.float32)

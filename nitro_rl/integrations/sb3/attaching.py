@@ -1,0 +1,67 @@
+"""`attach`: a model of stable-baselines3 whose steps the actors of a pool take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from nitro_rl import ActorPool, RunError
+from nitro_rl.integrations.sb3 import off_policy, on_policy
+from nitro_rl.integrations.sb3.calls import Calls
+from nitro_rl.integrations.sb3.policies import actor_critic
+
+Model = TypeVar("Model", bound=BaseAlgorithm)
+
+
+def attach(model: Model, pool: ActorPool) -> Model:
+    """Has actors of a pool take a model's steps from now on; ``learn`` goes on as usual.
+
+    The model's class becomes one whose ``collect_rollouts`` asks the pool. What ``save`` writes is the same, and
+    knows nothing of the pool.
+
+    Args:
+        model: Of PPO or MaskablePPO, whose ``n_envs`` actors play ``n_steps`` in each call; or of SAC or DQN, whose
+            play ``train_freq``. Its environments are never stepped.
+        pool: Of the same environment.
+
+    Returns:
+        The model.
+
+    Raises:
+        RunError: Actors cannot play for this model; the text says why.
+    """
+    plain = getattr(type(model), "class_before_attach", type(model))
+    calls = Calls(model, pool)
+    is_masked = plain.__module__ == "sb3_contrib.ppo_mask.ppo_mask"
+    if is_masked != pool.spaces.has_action_mask:
+        raise RunError(f"{plain.__name__} " + (
+            "needs an environment that gives action masks, and the pool's gives none" if is_masked else
+            "knows nothing of action masks, which the environment gives; allowed: MaskablePPO"))
+    collect_rollouts: Callable[..., Any]
+    if is_masked or plain.collect_rollouts is OnPolicyAlgorithm.collect_rollouts:
+        acting = actor_critic(model)
+
+        def collect_rollouts(self: Any, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int,
+                             use_masking: bool = True) -> bool:
+            if not use_masking:
+                raise RunError("use_masking = False: actors choose among allowed actions only")
+            return on_policy.collect(self, calls, acting, callback, rollout_buffer, steps=n_rollout_steps)
+    elif plain.collect_rollouts is OffPolicyAlgorithm.collect_rollouts:
+        exploring = off_policy.policies(model)
+
+        def collect_rollouts(
+            self: Any, env: Any, callback: Any, train_freq: Any, replay_buffer: Any, action_noise: Any = None,
+            learning_starts: int = 0, log_interval: int | None = None,
+        ) -> Any:
+            return off_policy.collect(self, calls, exploring, callback, replay_buffer, steps=train_freq.frequency,
+                                      learning_starts=learning_starts, log_interval=log_interval)
+    else:
+        raise RunError(f"{plain.__name__} collects its steps in a way of its own; allowed: "
+                       "PPO | MaskablePPO | SAC | DQN")
+    model.__class__ = type(plain.__name__, (plain,), {
+        "collect_rollouts": collect_rollouts, "class_before_attach": plain, "__module__": plain.__module__})
+    return model

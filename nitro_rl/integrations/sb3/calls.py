@@ -1,0 +1,65 @@
+"""Calls of a pool for a model: sampled, and told to its callbacks step by step."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+
+from nitro_rl import ActorPool, BudgetError
+from nitro_rl.integrations.sb3.environments import Normaliser, check_environments, remember
+from nitro_rl.integrations.sb3.fragments import Fragments
+
+
+class Calls:
+    """The pool of a model."""
+
+    def __init__(self, model: BaseAlgorithm, pool: ActorPool) -> None:
+        """Makes sure that both are of the same environment.
+
+        Raises:
+            RunError: They are not.
+        """
+        env = model.get_env()
+        assert env is not None
+        check_environments(env, pool)
+        self._model, self._pool, self._env = model, pool, env
+        self.normaliser = Normaliser(env)
+
+    def sample(self, policy: Any, *, steps: int) -> Fragments | None:
+        """Has each of the model's ``n_envs`` actors play a fragment.
+
+        Returns:
+            What came; None if the budget does not hold the call, and so ends what has been learned with others.
+
+        Raises:
+            BudgetError: It does not hold the first call since ``learn`` began.
+        """
+        model = self._model
+        try:
+            trajectories = self._pool.sample(policy, actors=model.n_envs, steps=steps)
+        except BudgetError as error:
+            if model.num_timesteps == model._num_timesteps_at_start:
+                raise
+            warnings.warn(f"learning ends after {model.num_timesteps} steps: {error}", stacklevel=2)
+            return None
+        shape = self._env.observation_space.shape
+        assert shape is not None
+        return Fragments.of(trajectories, steps=steps, shape=shape, started_s=model.start_time / 1e9)
+
+    def step(self, callback: BaseCallback, found: Fragments, step: int, **named: Any) -> bool:
+        """Counts a step of each actor and tells callbacks; returns whether they want more."""
+        model, infos, dones = self._model, found.infos[step], found.dones[step]
+        model.num_timesteps += model.n_envs
+        callback.update_locals({
+            "self": model, "env": self._env, "callback": callback, "n_steps": step, "actions": found.actions[step],
+            "new_obs": found.seen_after(step), "dones": dones, "infos": infos, **named})
+        if not callback.on_step():
+            return False
+        model._update_info_buffer(infos, dones)
+        if step + 1 == len(found.dones):
+            model._last_obs = found.seen_after(step)
+            remember(self._env, model._last_obs)
+        return True

@@ -1,0 +1,164 @@
+"""The environments of a model whose steps actors take: what it is told of them, and how they are normalised."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage, unwrap_vec_normalize
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvWrapper
+
+from nitro_rl import ActorPool, RunError
+
+Array = np.ndarray[Any, Any]
+
+
+class PoolEnv(VecEnv):
+    """Stands for the environments of actors: a model reads its spaces, and never steps it.
+
+    With it no environment is made in the trainer's process. Observations are as actors see them: a Dict, a Tuple or a
+    Discrete is one vector.
+    """
+
+    def __init__(self, pool: ActorPool, actors: int) -> None:
+        """Takes the spaces from a pool.
+
+        Args:
+            pool: Whose actors will play.
+            actors: Of a call; what the model calls ``n_envs``.
+
+        Raises:
+            RunError: stable-baselines3 has no policy for such spaces.
+        """
+        super().__init__(actors, *_gymnasium_spaces(pool))
+        self.observations = np.zeros((actors, *self.observation_space.shape), self.observation_space.dtype)
+
+    def reset(self) -> Array:
+        """Returns what the actors saw last, zeros at first: their episodes go on from call to call."""
+        return self.observations
+
+    def step_async(self, actions: Array) -> None:
+        raise RunError("a PoolEnv takes no steps: its actors do, for a model that is attached to the pool; "
+                       "evaluate in an environment of your own")
+
+    def step_wait(self) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Does nothing; the pool is closed by whoever opened it."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self, attr_name, None)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+
+def _gymnasium_spaces(pool: ActorPool) -> tuple[spaces.Box, spaces.Space[Any]]:
+    seen = pool.spaces
+    if seen.is_combined:
+        raise RunError("a picture beside a vector is for no policy of stable-baselines3; a wrapper can leave out one")
+    observation_space = (spaces.Box(0, 255, seen.observation_shape, np.uint8) if seen.is_pixels else
+                         spaces.Box(-np.inf, np.inf, seen.observation_shape, np.float32))
+    if seen.action_count:
+        return observation_space, spaces.Discrete(seen.action_count)
+    if seen.action_counts:
+        return observation_space, spaces.MultiDiscrete(seen.action_counts)
+    if not seen.action_bounds:
+        raise RunError("the actions have no finite bounds, which stable-baselines3 asks for; a wrapper can set some")
+    low, high = np.array(seen.action_bounds, np.float32).T
+    return observation_space, spaces.Box(low, high)
+
+
+def check_environments(env: VecEnv, pool: ActorPool) -> None:
+    """Makes sure that a model sees what actors of the pool play.
+
+    Raises:
+        RunError: It does not.
+    """
+    below = env
+    while isinstance(below, VecEnvWrapper):
+        if type(below) not in (VecNormalize, VecTransposeImage, VecMonitor):
+            raise RunError(f"actors know nothing of {type(below).__name__}; allowed: VecNormalize, and wrappers of "
+                           "Gymnasium in environment.wrappers of the experiment")
+        below = below.venv
+    seen, actions = pool.spaces, env.action_space
+    shape = getattr(env.observation_space, "shape", None)
+    is_same = isinstance(env.observation_space, spaces.Box) and shape is not None and (
+        shape == seen.observation_shape if seen.is_pixels else np.prod(shape) == seen.observation_size)
+    if seen.is_combined or not is_same:
+        raise RunError(f"the model observes {env.observation_space}, actors of the pool {seen.observation_shape}; "
+                       "PoolEnv(pool, actors) is as actors see it")
+    has_same_actions = (
+        np.array_equal(actions.nvec.ravel(), seen.action_counts) if isinstance(actions, spaces.MultiDiscrete) else
+        actions.n == seen.action_count and actions.start == 0 if isinstance(actions, spaces.Discrete) else
+        isinstance(actions, spaces.Box) and np.prod(actions.shape) == seen.action_size)
+    if not has_same_actions:
+        raise RunError(f"the model acts in {actions}, actors of the pool otherwise: {seen.distribution} of "
+                       f"{seen.choice_counts or seen.action_size}; PoolEnv(pool, actors) is as actors act")
+
+
+class Normaliser:
+    """Observations and rewards as the model's `VecNormalize` makes them; as they are if it has none.
+
+    Departure: actors normalise a whole fragment with the statistics from before it. stable-baselines3 moves these at
+    each step.
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        """Reads the wrapper, and keeps its statistics: a reset before the next call adds nothing of an actor's."""
+        self._venv = unwrap_vec_normalize(env)
+        if self._venv is not None and not isinstance(env.observation_space, spaces.Box):
+            raise RunError("VecNormalize of a Dict is not supported")
+        self._kept = copy.deepcopy(self._statistics)
+
+    @property
+    def _statistics(self) -> Any:
+        return self._venv.obs_rms if self._venv is not None and self._venv.norm_obs else None
+
+    def for_policy(self) -> dict[str, Any]:
+        """Returns mean, standard deviation and clip of observations, as `numpy_policy` takes them; or nothing."""
+        if self._venv is None or self._statistics is None:
+            return {}
+        if 0 < self._statistics.count - self._kept.count <= self._venv.num_envs:
+            self._venv.obs_rms = copy.deepcopy(self._kept)
+        return {"observation_mean": self._statistics.mean.ravel(), "observation_clip": self._venv.clip_obs,
+                "observation_std": np.sqrt(self._statistics.var + self._venv.epsilon).ravel()}
+
+    def observations(self, raw: Array) -> Array:
+        """Returns observations as the actors' policy saw them."""
+        found: Array = raw if self._venv is None else self._venv.normalize_obs(raw)
+        return found
+
+    def rewards(self, raw: Array, dones: Array) -> Array:
+        """Returns a step's rewards, float32 ``[N]``, and takes them into the statistics as the wrapper's step does."""
+        venv = self._venv
+        if venv is None:
+            return raw
+        if venv.training:
+            venv._update_reward(raw)
+        normalised: Array = venv.normalize_reward(raw)
+        venv.returns[dones] = 0
+        return normalised
+
+    def observed(self, raw: Array) -> None:
+        """Takes a call's observations into the statistics, ``[…, *shape]``."""
+        if self._venv is not None and self._statistics is not None:
+            if self._venv.training:
+                self._statistics.update(raw.reshape(-1, *self._statistics.mean.shape))
+            self._kept = copy.deepcopy(self._statistics)
+
+
+def remember(env: VecEnv, observations: Sequence[Any]) -> None:
+    """Leaves what actors saw last for a `PoolEnv` to show."""
+    if isinstance(env.unwrapped, PoolEnv):
+        env.unwrapped.observations = np.array(observations, env.observation_space.dtype)

@@ -1,0 +1,87 @@
+"""What actors bring, as a model's steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nitro_rl import RunError, Trajectory
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """A call's trajectories: ``T`` steps of ``N`` actors, in the shapes of the model's environments.
+
+    Attributes:
+        observations, next_observations: ``[T, N, *shape]``; the latter of a terminated step zeros.
+        actions: ``[T, N, …]``.
+        log_probs: Float32 ``[T, N]``.
+        rewards: Float32 ``[T, N]``, as stable-baselines3 keeps them.
+        dones: Bool ``[T, N]``.
+        infos: ``episode``, as its Monitor tells, and of truncated steps ``TimeLimit.truncated`` and
+            ``terminal_observation``; a dict of each step of each actor.
+        action_masks: Bool ``[T, N, M]``; None if the environment gives none.
+        bootstraps: Step and actor of each observation that a return goes on at, int ``[K, 2]``.
+        bootstrap_observations: ``[K, *shape]``.
+    """
+
+    observations: Array
+    next_observations: Array
+    actions: Array
+    log_probs: Array
+    rewards: Array
+    dones: Array
+    infos: list[list[dict[str, Any]]]
+    action_masks: Array | None
+    bootstraps: Array
+    bootstrap_observations: Array
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], *, steps: int, shape: Sequence[int], started_s: float) -> Fragments:
+        """Puts trajectories side by side.
+
+        Args:
+            steps: That each must have.
+            shape: Of an observation of the model.
+            started_s: When learning began, in Unix time.
+
+        Raises:
+            RunError: Some have fewer.
+        """
+        if shorter := [len(one) for one in trajectories if len(one) != steps]:
+            raise RunError(f"a trajectory has {shorter[0]} steps instead of {steps}: the environment's episodes cannot "
+                           "be left open, and the model needs as many steps of each actor")
+
+        def side_by_side(name: str, *shape: int) -> Array:
+            found: Array = np.stack([getattr(one, name) for one in trajectories], 1)
+            return found.reshape(steps, len(trajectories), *shape) if shape else found
+
+        infos: list[list[dict[str, Any]]] = [[{} for _ in trajectories] for _ in range(steps)]
+        for actor, one in enumerate(trajectories):
+            ends = np.flatnonzero(one.terminated | one.truncated)
+            for step, episode_return, length in zip(ends, one.episode_returns, one.episode_lengths, strict=True):
+                infos[step][actor]["episode"] = {
+                    "r": float(episode_return), "l": int(length), "t": round(time.time() - started_s, 6)}
+            for step, observation in zip(one.bootstrap_steps, one.bootstrap_observations, strict=True):
+                if one.truncated[step]:
+                    infos[step][actor] |= {"TimeLimit.truncated": True,
+                                           "terminal_observation": observation.reshape(shape)}
+        return cls(
+            side_by_side("observations", *shape), side_by_side("next_observations", *shape), side_by_side("actions"),
+            side_by_side("log_probs"), side_by_side("rewards").astype(np.float32),
+            side_by_side("terminated") | side_by_side("truncated"), infos,
+            None if trajectories[0].action_masks is None else side_by_side("action_masks"),
+            np.array([(step, actor) for actor, one in enumerate(trajectories) for step in one.bootstrap_steps],
+                     np.int64).reshape(-1, 2),
+            np.concatenate([one.bootstrap_observations for one in trajectories]).reshape(-1, *shape))
+
+    def seen_after(self, step: int) -> Array:
+        """What a vector environment returns of a step, ``[N, *shape]``: a new episode's first observation at an end."""
+        found: Array = self.observations[step + 1] if step + 1 < len(self.dones) else self.next_observations[step]
+        return found

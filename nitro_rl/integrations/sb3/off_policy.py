@@ -1,0 +1,78 @@
+"""Steps of SAC and DQN: train_freq of each of n_envs actors, into the model's replay buffer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
+from stable_baselines3.dqn import DQN
+
+from nitro_rl import RunError
+from nitro_rl.integrations.sb3.calls import Calls
+from nitro_rl.integrations.sb3.policies import epsilon_greedy, squashed_gaussian
+
+
+def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
+    """Returns what makes the model's policy for actors.
+
+    Raises:
+        RunError: Actors cannot play for this model.
+    """
+    for is_other, told in (
+            (model.train_freq.unit is not TrainFrequencyUnit.STEP,  # type: ignore[union-attr]
+             "train_freq is in episodes; actors play a number of steps"),
+            (model.action_noise is not None, "actors cannot add action_noise"),
+            (model.use_sde, "actors cannot act with use_sde: its noise lasts for several steps"),
+            (type(model.replay_buffer) is not ReplayBuffer or model.optimize_memory_usage,
+             "the replay buffer relies on the order of steps, which come from actors in fragments; allowed: "
+             "ReplayBuffer, without n_steps and optimize_memory_usage")):
+        if is_other:
+            raise RunError(told)
+    if isinstance(model, DQN):
+        return epsilon_greedy(model)
+    if hasattr(getattr(model.policy, "actor", None), "get_action_dist_params"):
+        return squashed_gaussian(model)
+    raise RunError(f"actors cannot act as {type(model).__name__} does; allowed: PPO | MaskablePPO | SAC | DQN")
+
+
+def collect(
+    model: OffPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: ReplayBuffer,
+    *, steps: int, learning_starts: int, log_interval: int | None,
+) -> RolloutReturn:
+    """Collects as `OffPolicyAlgorithm.collect_rollouts` does: random actions first, and then a policy that is fixed."""
+    model.policy.set_training_mode(False)
+    callback.on_rollout_start()
+    taken, episodes = 0, 0
+    while taken < steps:
+        count, warming_steps = steps - taken, math.ceil((learning_starts - model.num_timesteps) / model.n_envs)
+        if warming_steps > 0:
+            count = min(count, warming_steps)
+        found = calls.sample(policy(calls.normaliser.for_policy(), is_random=warming_steps > 0), steps=count)
+        if found is None:
+            return RolloutReturn(taken * model.n_envs, episodes, continue_training=False)
+        actions = found.actions
+        if isinstance(model.action_space, spaces.Box):
+            actions = model.policy.scale_action(actions)
+        for step in range(count):
+            taken += 1
+            calls.normaliser.rewards(found.rewards[step], found.dones[step])
+            if not calls.step(callback, found, step, rewards=found.rewards[step], replay_buffer=buffer):
+                return RolloutReturn(taken * model.n_envs, episodes, continue_training=False)
+            buffer.add(found.observations[step], found.next_observations[step], actions[step], found.rewards[step],
+                       found.dones[step], found.infos[step])
+            model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
+            model._on_step()
+            for _ in range(found.dones[step].sum()):
+                episodes += 1
+                model._episode_num += 1
+                if log_interval is not None and model._episode_num % log_interval == 0:
+                    model.dump_logs()
+        calls.normaliser.observed(found.observations)
+    callback.on_rollout_end()
+    return RolloutReturn(taken * model.n_envs, episodes, continue_training=True)

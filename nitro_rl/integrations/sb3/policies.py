@@ -1,0 +1,153 @@
+"""Policies of stable-baselines3's models, as actors run them: layers in numpy, or else an ONNX graph."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from gymnasium import spaces
+from onnx import numpy_helper
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import BaseModel
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch import nn
+
+from nitro_rl import OnnxPolicy, RunError, numpy_policy
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+_OPSET = 17
+Normalising = dict[str, Any]
+"""Mean, standard deviation and clip of observations, as `numpy_policy` takes them; or nothing."""
+
+
+def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
+    """Returns what makes a policy for `ActorPool.sample` of the model's actor as it is then.
+
+    Raises:
+        RunError: Actors cannot act as the model does.
+    """
+    policy: Any = model.policy
+    if getattr(policy, "use_sde", False):
+        raise RunError("actors cannot act with use_sde: its noise lasts for several steps")
+    is_gaussian = isinstance(model.action_space, spaces.Box)
+    choices = tuple(map(int, model.action_space.nvec)) if isinstance(model.action_space, spaces.MultiDiscrete) else ()
+    modules = [*getattr(policy.mlp_extractor, "policy_net", ()), policy.action_net]
+    layers, activations = modules[::2], {type(one) for one in modules[1::2]}
+    is_plain = (type(policy.pi_features_extractor) is FlattenExtractor and len(activations) == 1
+                and {type(one) for one in layers} == {nn.Linear} and activations <= _ACTIVATIONS.keys())
+    if not is_plain:
+        graph = _Graph(_ActorCritic(policy, has_std=is_gaussian), model, ("mean", "log_std") if is_gaussian else (
+            "logits",))
+        return lambda normalising: graph(normalising, act="gaussian" if is_gaussian else "categorical")
+    activation = _ACTIVATIONS[activations.pop()]
+    return lambda normalising: numpy_policy(
+        [(_numbers(layer.weight), _numbers(layer.bias)) for layer in layers], activation=activation,
+        log_std=_numbers(policy.log_std) if is_gaussian else None, choices=choices, **normalising)
+
+
+def squashed_gaussian(model: BaseAlgorithm) -> Callable[..., Any]:
+    """As `actor_critic`, of SAC; with ``is_random`` actions are uniform between the bounds, as before it learns."""
+    graph = _Graph(_SquashedGaussian(model.policy.actor), model, ("mean", "log_std"))  # type: ignore[union-attr]
+    return lambda normalising, *, is_random: graph(normalising, act="uniform" if is_random else "squashed_gaussian")
+
+
+def epsilon_greedy(model: Any) -> Callable[..., Any]:
+    """As `squashed_gaussian`, of DQN."""
+    graph = _Graph(model.policy.q_net, model, ("q_values",))
+    return lambda normalising, *, is_random: graph(
+        normalising, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate)
+
+
+class _ActorCritic(nn.Module):
+    """The actor of PPO's policy."""
+
+    def __init__(self, policy: Any, *, has_std: bool) -> None:
+        super().__init__()
+        self.policy, self._has_std = policy, has_std
+
+    def forward(self, observations: torch.Tensor) -> Any:
+        policy = self.policy
+        features = BaseModel.extract_features(policy, observations, policy.pi_features_extractor)
+        found = policy.action_net(policy.mlp_extractor.forward_actor(features))
+        return (found, policy.log_std.expand_as(found)) if self._has_std else found
+
+
+class _SquashedGaussian(nn.Module):
+    """SAC's actor."""
+
+    def __init__(self, actor: Any) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, observations: torch.Tensor) -> Any:
+        return self.actor.get_action_dist_params(observations)[:2]
+
+
+class _Normalised(nn.Module):
+    """A network behind VecNormalize."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, network: nn.Module, shape: Sequence[int], clip: float) -> None:
+        super().__init__()
+        self.network, self._clip = network, clip
+        self.register_buffer("mean", torch.zeros(tuple(shape)))
+        self.register_buffer("std", torch.ones(tuple(shape)))
+
+    def forward(self, observations: torch.Tensor) -> Any:
+        return self.network(torch.clamp((observations - self.mean) / self.std, -self._clip, self._clip))
+
+
+class _Graph:
+    """An exported network, whose numbers are put in anew for each policy: exporting takes longer than a call."""
+
+    def __init__(self, network: nn.Module, model: BaseAlgorithm, outputs: Sequence[str]) -> None:
+        self._network, self._model, self._outputs = network, model, outputs
+        self._exported: onnx.ModelProto | None = None
+
+    def __call__(self, normalising: Normalising, *, act: str, epsilon: float = 0.0) -> Any:
+        """Returns the policy as the network is now."""
+        if self._exported is None:
+            self._exported = self._export(normalising)
+        numbers: dict[str, Any] = dict(self._network.state_dict())
+        if normalising:
+            shape = self._model.observation_space.shape
+            assert shape is not None
+            numbers = {f"network.{name}": value for name, value in numbers.items()} | {
+                name: torch.as_tensor(normalising[f"observation_{name}"].reshape(shape), dtype=torch.float32)
+                for name in ("mean", "std")}
+        for initializer in self._exported.graph.initializer:
+            if initializer.name in numbers:
+                initializer.CopyFrom(numpy_helper.from_array(_numbers(numbers[initializer.name]), initializer.name))
+        return OnnxPolicy(self._exported.SerializeToString(), act=act, epsilon=epsilon)
+
+    def _export(self, normalising: Normalising) -> onnx.ModelProto:
+        shape = self._model.observation_space.shape
+        assert shape is not None
+        network = copy.deepcopy(self._network).cpu()
+        if normalising:
+            network = _Normalised(network, shape, normalising["observation_clip"])
+        with torch.no_grad():
+            for one in (*network.parameters(), *network.buffers()):
+                # Equal arrays would be exported as one.
+                if one.is_floating_point():
+                    one.uniform_(0.5, 1.0)
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            # That this exporter is an old one; the new one needs another library.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(network.eval(), (torch.zeros(1, *shape),), file, dynamo=False, opset_version=_OPSET,
+                              do_constant_folding=False, input_names=["observation"], output_names=[*self._outputs])
+        return onnx.load_from_string(file.getvalue())
+
+
+def _numbers(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    return found

@@ -1,0 +1,1 @@
+"""rl-zoo3's tuned settings, read from the installed package."""

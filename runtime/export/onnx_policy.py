@@ -1,0 +1,110 @@
+"""A policy of your own as an ONNX file, which actors run: checked here before anything is paid for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+
+from lambda_actor import wire
+from lambda_actor.errors import SchemaError, WireError
+from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes
+from lambda_actor.onnx_file import read_ports
+from lambda_actor.onnx_policy import OUTPUTS, GraphPolicy, signature_of
+from lambda_actor.policy import Context
+from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.spaces import Spaces
+from runtime.errors import RunError
+
+COPIES = 4
+"""An actor has the message, the graph in it, what onnxruntime reads of that, and weights as it multiplies by them."""
+ACTOR_MIB = 256
+"""Memory of an actor with a small environment and onnxruntime, without a graph."""
+STATE_BYTES_MAX = EPISODE_BYTES_MAX // 2
+"""Of what a recurrent graph remembers: it travels with an episode that another actor continues."""
+
+
+class OnnxPolicy:
+    """A graph, and how actors act by what it gives.
+
+    It is read without onnxruntime, and run once by `check` if onnxruntime is installed here.
+
+    Attributes:
+        weights: The message that actors get.
+        policy_version: As it was given.
+    """
+
+    def __init__(self, graph: str | os.PathLike[str] | bytes, act: str = "gaussian", epsilon: float = 0.0,
+                 policy_version: int = 0) -> None:
+        """Reads a graph.
+
+        Args:
+            graph: An ONNX file, or the bytes of one.
+            act: What its outputs are: ``gaussian`` (``mean`` and ``log_std``), ``squashed_gaussian`` (the same; tanh
+                and the bounds of the action space follow), ``categorical`` (``logits``), ``epsilon_greedy``
+                (``q_values``), ``actions`` (``action``), or ``uniform`` between the bounds (``mean``, which is not
+                read).
+            epsilon: Chance of any action, if it is ``epsilon_greedy``.
+            policy_version: What trajectories say of who acted.
+
+        Raises:
+            RunError: The file cannot be read, or no actor may run what it holds.
+        """
+        self._source = "OnnxPolicy" if isinstance(graph, bytes) else str(graph)
+        try:
+            self._graph = graph if isinstance(graph, bytes) else Path(graph).read_bytes()
+            if act not in OUTPUTS:
+                raise SchemaError(f"act = {act!r}; allowed: {' | '.join(OUTPUTS)}")
+            self._ports, self._act, self._epsilon = read_ports(self._graph), act, float(epsilon)
+            self.policy_version = policy_version
+            self.weights = wire.encode(wire.Kind.GRAPH, {
+                "policy_version": np.array(policy_version, np.int64), "graph": np.frombuffer(self._graph, np.uint8),
+                "act": wire.text_field(act), "epsilon": np.array(epsilon, np.float64)})
+        except OSError as error:
+            raise RunError(f"{self._source}: cannot be read: {error.strerror}") from None
+        except WireError as error:
+            raise RunError(f"{self._source}: {error}") from None
+
+    def check(self, spaces: Spaces, *, memory_mib: int | None = None, has_cache: bool = True) -> None:
+        """Makes sure that actors can act by it.
+
+        Args:
+            spaces: Of the environment.
+            memory_mib: Memory of an actor's function; None if it is not limited.
+            has_cache: Whether actors get it from a cache; else it must fit AWS Lambda's request.
+
+        Raises:
+            RunError: They cannot.
+        """
+        try:
+            signature = signature_of(self._ports, self._act, self._epsilon, spaces)
+            state_bytes = sum(4 * int(np.prod(shape)) for shape in signature.states.values())
+            if state_bytes > STATE_BYTES_MAX:
+                raise SchemaError(f"its state has {state_bytes:,} bytes, and travels with each open episode; allowed: "
+                                  f"up to {STATE_BYTES_MAX:,}")
+            self._check_sizes(memory_mib, has_cache=has_cache)
+            if importlib.util.find_spec("onnxruntime"):
+                self._try(spaces)
+        except WireError as error:
+            raise RunError(f"{self._source}: {error}") from None
+
+    def _check_sizes(self, memory_mib: int | None, *, has_cache: bool) -> None:
+        request = text_bytes(len(self.weights)) + text_bytes(EPISODE_BYTES_MAX) + FRAME_BYTES_MAX
+        if not has_cache and request > PAYLOAD_BYTES_MAX:
+            raise SchemaError(
+                f"a graph of {len(self._graph):,} bytes and an open episode take a request of {request:,}, and AWS "
+                f"Lambda takes {PAYLOAD_BYTES_MAX:,}; allowed with cache.kind = none: a smaller graph, or a cache")
+        needed_mib = ACTOR_MIB + -(-COPIES * len(self._graph) // 2**20)
+        if memory_mib is not None and needed_mib > memory_mib:
+            raise SchemaError(f"a graph of {len(self._graph):,} bytes needs an actor of {needed_mib:,} MiB; "
+                              f"actor.memory_mib is {memory_mib:,}")
+
+    def _try(self, spaces: Spaces) -> None:
+        """Runs it for one observation of zeros."""
+        policy = GraphPolicy.from_bytes(self.weights)
+        policy.check(spaces)
+        observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
+        mask = np.ones(spaces.output_size, np.bool_) if spaces.has_action_mask else None
+        policy.outputs(observation, Context(mask, policy.initial_state))

@@ -1,0 +1,113 @@
+"""A graph of the user's own, checked before anything is paid for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nitro_rl
+from lambda_actor import wire
+from lambda_actor.handler import read_policy
+from lambda_actor.onnx_policy import GraphPolicy
+from lambda_actor.spaces import Spaces
+from runtime.errors import RunError
+from runtime.export import onnx_policy
+from tests.graphs import linear, model, node, recurrent
+from tests.helpers import ROOT
+from tests.lambda_actor.test_onnx_policy import REFUSED
+
+SPACES = Spaces((3,), action_size=2)
+GRAPH = linear(3, {"mean": 2, "log_std": 2})
+
+
+def test_it_makes_the_message_that_actors_read(tmp_path: Path) -> None:
+    (tmp_path / "policy.onnx").write_bytes(GRAPH)
+    for given in (GRAPH, tmp_path / "policy.onnx", str(tmp_path / "policy.onnx")):
+        policy = nitro_rl.OnnxPolicy(given, policy_version=7)
+        policy.check(SPACES)
+        read = read_policy(policy.weights)
+        assert isinstance(read, GraphPolicy)
+        assert (read.policy_version, read.act, read.epsilon) == (7, "gaussian", 0.0)
+        assert wire.decode(policy.weights, wire.Kind.GRAPH)["graph"].tobytes() == GRAPH
+
+
+def test_it_needs_neither_torch_nor_onnxruntime_nor_onnx() -> None:
+    code = (f"import sys, nitro_rl\nnitro_rl.OnnxPolicy({GRAPH!r})\n"
+            "assert not {'torch', 'onnx', 'onnxruntime'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
+def test_what_no_actor_runs_is_refused_at_once(make: Any) -> None:
+    with pytest.raises(RunError, match=f"^OnnxPolicy: .*{REFUSED[make]}"):
+        nitro_rl.OnnxPolicy(make())
+
+
+def test_a_file_is_named_and_so_is_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"none\.onnx: cannot be read: No such file"):
+        nitro_rl.OnnxPolicy(tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("policy")
+    with pytest.raises(RunError, match=r"text\.onnx: is no ONNX file"):
+        nitro_rl.OnnxPolicy(tmp_path / "text.onnx")
+    with pytest.raises(RunError, match="act = 'greedy'; allowed: gaussian"):
+        nitro_rl.OnnxPolicy(GRAPH, act="greedy")
+
+
+@pytest.mark.parametrize("has_onnxruntime", [True, False])
+def test_other_spaces_are_refused(has_onnxruntime: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_onnxruntime:
+        monkeypatch.setattr(onnx_policy.importlib.util, "find_spec", lambda name: None)
+    nitro_rl.OnnxPolicy(GRAPH).check(SPACES)
+    with pytest.raises(RunError, match=r"observation of the graph is \[1, 3\]; the environment gives \[1, 4\]"):
+        nitro_rl.OnnxPolicy(GRAPH).check(Spaces((4,), action_size=2))
+    with pytest.raises(RunError, match=r"mean of the graph is \[1, 2\]; the environment needs 3 numbers"):
+        nitro_rl.OnnxPolicy(GRAPH).check(Spaces((3,), action_size=3))
+
+
+def test_what_the_file_does_not_tell_is_seen_when_it_is_run_once() -> None:
+    graph = model([node("Relu", "observation", "x"), node("Relu", "x", "logits")], {"observation": [1, 4]},
+                  {"logits": ["batch", "n"]}).SerializeToString()
+    with pytest.raises(RunError, match="needs 3 numbers"):
+        nitro_rl.OnnxPolicy(graph, "categorical").check(Spaces((4,), action_count=3))
+
+
+def big(megabytes: int) -> nitro_rl.OnnxPolicy:
+    weights = np.zeros((3, megabytes * 2**20 // 12), np.float32)
+    return nitro_rl.OnnxPolicy(model(
+        [node("MatMul", "observation w", "x"), node("ReduceMean", "x", "y", axes=[1], keepdims=1),
+         node("Concat", "y y", "mean", axis=1), node("Identity", "mean", "log_std")],
+        {"observation": [1, 3]}, {"mean": [1, 2], "log_std": [1, 2]}, {"w": weights}).SerializeToString())
+
+
+def test_a_graph_that_does_not_fit_is_refused_with_sizes() -> None:
+    policy = big(8)
+    policy.check(SPACES, memory_mib=512)
+    with pytest.raises(RunError, match=r"a graph of 8,388,\d+ bytes and an open episode take a request of "
+                                       r"12,58\d,\d+, and AWS Lambda takes 6,291,456; allowed with cache"):
+        policy.check(SPACES, has_cache=False)
+    with pytest.raises(RunError, match=r"a graph of 8,388,\d+ bytes needs an actor of 289 MiB; actor.memory"):
+        policy.check(SPACES, memory_mib=256)
+    nitro_rl.OnnxPolicy(GRAPH).check(SPACES, memory_mib=256 + 1, has_cache=False)
+
+
+def test_a_state_that_no_open_episode_holds_is_refused() -> None:
+    spaces = Spaces((3,), action_count=4)
+    nitro_rl.OnnxPolicy(recurrent(3, "logits", 4), "categorical").check(spaces)
+    states = [1, 2**18]
+    wide = model([node("Identity", "state_in_h", "state_out_h"), node("Identity", "observation", "logits")],
+                 {"observation": [1, 3], "state_in_h": states}, {"logits": [1, 3], "state_out_h": states}
+                 ).SerializeToString()
+    with pytest.raises(RunError, match=r"its state has 1,048,576 bytes, .* allowed: up to 524,288"):
+        nitro_rl.OnnxPolicy(wide, "categorical").check(Spaces((3,), action_count=3))
+
+
+def test_a_message_larger_than_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "encode", lambda kind, fields: (_ for _ in ()).throw(
+        wire.OversizedMessageError("graph of 9 bytes exceeds the limit of 8")))
+    with pytest.raises(RunError, match="graph of 9 bytes exceeds the limit of 8"):
+        nitro_rl.OnnxPolicy(GRAPH)

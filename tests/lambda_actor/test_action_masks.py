@@ -1,0 +1,171 @@
+"""Environments that say which actions are allowed: no other is chosen, and what is recorded says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lambda_actor import wire
+from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.errors import EpisodeReplayError, UnusableEnvironmentError
+from lambda_actor.policy import Context, Policy
+from lambda_actor.replay import ReplayedEnvironment
+from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
+from lambda_actor.trial import random_policy
+from runtime.errors import ExperimentError
+from runtime.training.trial import try_environment
+
+MASKED = "tests.environments:make_masked"
+WAYS: dict[str, dict[str, Any]] = {
+    "info": {}, "observed": {"is_observed": True}, "several": {"counts": [3, 1, 4]},
+    "several, observed": {"counts": [3, 4], "is_observed": True}}
+WHERE: dict[str, Any] = {"seed": 3, "round_index": 1, "slot": 0}
+BY_WAY = pytest.mark.parametrize("kwargs", WAYS.values(), ids=WAYS)
+
+
+def made(**kwargs: Any) -> ActorEnvironment:
+    return make_environment(MASKED, options={"kwargs": kwargs})
+
+
+def played(environment: Any, steps: int = 60, **options: Any) -> Fragment:
+    return roll_out(environment, random_policy(environment), fragment_steps=steps, **{**WHERE, **options})
+
+
+@BY_WAY
+def test_no_forbidden_action_is_chosen(kwargs: dict[str, Any]) -> None:
+    environment = made(**kwargs)
+    fragment = played(environment)
+    # The environment raises at one.
+    assert isinstance(fragment, Fragment) and fragment.action_masks is not None
+    assert environment.spaces.has_action_mask
+    assert fragment.action_masks.shape == (60, sum(environment.spaces.choice_counts))
+    assert 0.3 < fragment.action_masks.mean() < 0.9
+    assert environment.spaces.are_allowed(fragment.actions, fragment.action_masks)
+    assert fragment.observations.shape == (60, 2), "the mask is not seen"
+    assert len({*map(bytes, fragment.action_masks)}) > 20, "each step's own"
+
+
+@BY_WAY
+def test_log_probabilities_are_those_of_what_is_allowed(kwargs: dict[str, Any]) -> None:
+    environment = made(**kwargs)
+    fragment, policy = played(environment), random_policy(environment)
+    assert fragment.action_masks is not None
+    for step in range(60):
+        logits = policy.outputs(fragment.observations[step]).astype(np.float64)
+        logits[~fragment.action_masks[step]] = -np.inf
+        parts = np.split(logits, environment.spaces.choice_starts[1:])
+        expected = sum(part[one] - np.log(np.exp(part).sum()) for part, one in zip(
+            parts, np.atleast_1d(fragment.actions[step]), strict=True))
+        assert fragment.log_probs[step] == pytest.approx(expected, abs=1e-5)
+
+
+def test_forbidden_actions_are_not_chosen_by_any_noise() -> None:
+    policy = random_policy(made())
+    masks = np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 1, 0, 1, 0]], np.bool_)
+    for mask in masks:
+        context = Context(mask)
+        outputs = policy.outputs(np.array([1.0, 0.5], np.float32), context)
+        for noise in (0.0, 0.5, 1.0 - 2.0**-53):
+            assert mask[policy.sample(outputs, np.float64(noise))]
+        assert mask[policy.best_action(np.array([1.0, 0.5], np.float32), context)]
+
+
+def test_an_episode_that_another_actor_continues_goes_on_with_its_mask() -> None:
+    whole, first = played(made(), 27), played(made(), 14)
+    assert first.open_episode is not None and whole.action_masks is not None
+    sent = OpenEpisode.from_bytes(first.open_episode.to_bytes())
+    second = played(made(), 5, open_episode=sent, slot=1)
+    assert second.action_masks is not None
+    assert second.action_masks[0].tobytes() == whole.action_masks[14].tobytes()
+
+
+def test_a_replayed_episode_goes_on_with_its_mask_and_proves_it() -> None:
+    def replayed() -> ReplayedEnvironment:
+        return ReplayedEnvironment(lambda: make_environment("tests.environments:make_replayed_masked"),
+                                   is_made_anew=False)
+
+    first = played(replayed(), 14)
+    assert first.open_episode is not None
+    second = played(replayed(), 5, open_episode=first.open_episode, slot=1)
+    assert second.action_masks is not None and second.replayed_steps == 4
+
+    class OtherMasks(gymnasium.Wrapper):
+        def step(self, action: Any) -> Any:
+            *found, info = self.env.step(action)
+            return *found, {"action_mask": np.ones_like(info["action_mask"])}
+
+    other = ReplayedEnvironment(lambda: ActorEnvironment(
+        OtherMasks(gymnasium.wrappers.TimeLimit(make_environment(MASKED).gymnasium_environment, 10)), "other"),
+        is_made_anew=False)
+    with pytest.raises(EpisodeReplayError):
+        other.set_state(first.open_episode.state)
+
+
+def test_taxi_says_which_actions_are_allowed() -> None:
+    environment = make_environment("Taxi-v4")
+    fragment = played(environment, 50)
+    assert fragment.action_masks is not None
+    assert environment.spaces.are_allowed(fragment.actions, fragment.action_masks)
+
+
+def test_the_message_has_masks_only_if_there_are_some() -> None:
+    for environment_id, is_there in ((MASKED, True), ("CartPole-v1", False)):
+        assert ("action_masks" in played(make_environment(environment_id), 5).fields()) == is_there
+
+
+# When the environment is tried
+
+
+@BY_WAY
+def test_a_trial_finds_masks(kwargs: dict[str, Any]) -> None:
+    tried = try_environment(MASKED, options={"kwargs": kwargs}, is_together=True)
+    assert tried.spaces.has_action_mask
+    assert (tried.problem, tried.remark, tried.shared) == ("", "", "")
+    assert tried.can_save_episode
+
+
+def test_a_trial_finds_none_where_there_are_none() -> None:
+    assert not try_environment("CartPole-v1").spaces.has_action_mask
+
+
+@pytest.mark.parametrize(("environment_id", "kwargs", "words"), [
+    (MASKED, {"is_sometimes": True}, r'gives info\["action_mask"\] at some steps only; allowed: at all steps'),
+    ("tests.environments:make_masked_numbers", {},
+     "gives an action_mask, and its actions are continuous; allowed: masks of Discrete, MultiDiscrete")])
+def test_a_trial_refuses_masks_that_cannot_be_used(environment_id: str, kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExperimentError, match=words):
+        try_environment(environment_id, options={"kwargs": kwargs})
+
+
+@pytest.mark.parametrize(("mask", "words"), [
+    (np.zeros(5, np.int8), r"allows no value of a choice: \[0, 0, 0, 0, 0\]"),
+    (np.ones(4, np.int8), "gives an action mask int8 of shape .4,.; allowed: 5 of 0 and 1"),
+    (np.full(5, 2), "allowed: 5 of 0 and 1"), ("all", "gives an action mask 'all'"), ([np.nan] * 5, "allowed: 5 of")])
+def test_what_is_no_mask_is_refused(mask: Any, words: str) -> None:
+    with pytest.raises(UnusableEnvironmentError, match=words):
+        made().mask_of(mask)
+
+
+def test_masks_of_several_choices_come_apart_or_together() -> None:
+    environment = made(counts=[2, 3])
+    for value in ((np.array([0, 1]), np.array([1, 0, 1])), [[0, 1], [1, 0, 1]], np.array([0, 1, 1, 0, 1], np.bool_)):
+        assert environment.mask_of(value).tolist() == [False, True, True, False, True]
+    with pytest.raises(UnusableEnvironmentError, match="allows no value of a choice"):
+        environment.mask_of([0, 0, 1, 1, 1])
+
+
+def test_masks_change_nothing_where_all_is_allowed() -> None:
+    policy, observation = random_policy(made()), np.array([1.0, 0.5], np.float32)
+    assert policy.outputs(observation, Context(np.ones(5, np.bool_))).tobytes() == policy.outputs(observation).tobytes()
+    assert isinstance(policy, Policy)
+
+
+def test_actions_and_masks_are_compared() -> None:
+    spaces = replace(made(counts=[2, 3]).spaces, has_action_mask=True)
+    masks = np.array([[0, 1, 1, 0, 1]], np.bool_)
+    assert spaces.are_allowed(np.array([[1, 2]]), masks) and not spaces.are_allowed(np.array([[1, 1]]), masks)
+    assert wire.Kind.GRAPH in wire.SCHEMAS
