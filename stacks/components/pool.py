@@ -42,6 +42,6 @@ class Pool(Construct):
         guard.grant_write(self.role, plan.key)
         self.role.add_to_policy(iam.PolicyStatement(
             sid="OwnFiles", actions=["s3:GetObject"], resources=[files.bucket.arn_for_objects(files.s3_object_key)]))
-        acknowledge_wildcard(self.role, "*", "GetAccountSettings knows no resources")
+        acknowledge_wildcard(self.role, "*", "Of its actions, GetAccountSettings alone knows no resources")
         self.outputs = {POOL_ROLE_OUTPUT: self.role.role_arn, FILES_OUTPUT: files.s3_object_url,
                         LEDGER_OUTPUT: guard.ledger.table_name, WARM_OUTPUT: str(plan.provisioned_actors)}
