@@ -134,8 +134,8 @@ def test_what_is_learned_reaches_the_actors(opens: Opens, monkeypatch: pytest.Mo
     assert len(calls) == len(networks) == 3
     for call, network in zip(calls, networks, strict=True):
         model.q_net.load_state_dict(network)
-        best = model.q_net(torch.as_tensor(joined([call], "observations"))).argmax(-1)
-        np.testing.assert_array_equal(joined([call], "actions"), best)
+        best = model.q_net(torch.as_tensor(joined([call], "observations").reshape(-1, 4))).argmax(-1)
+        np.testing.assert_array_equal(joined([call], "actions").ravel(), best)
     assert [call[0].policy_version for call in calls] == [0, 1, 2]
 
 

@@ -92,17 +92,18 @@ class _SquashedGaussian(nn.Module):
 class _Normalised(nn.Module):
     """A network behind VecNormalize."""
 
-    mean: torch.Tensor
-    std: torch.Tensor
+    observation_mean: torch.Tensor
+    observation_std: torch.Tensor
 
     def __init__(self, network: nn.Module, shape: Sequence[int], clip: float) -> None:
         super().__init__()
         self.network, self._clip = network, clip
-        self.register_buffer("mean", torch.zeros(tuple(shape)))
-        self.register_buffer("std", torch.ones(tuple(shape)))
+        self.register_buffer("observation_mean", torch.zeros(tuple(shape)))
+        self.register_buffer("observation_std", torch.ones(tuple(shape)))
 
     def forward(self, observations: torch.Tensor) -> Any:
-        return self.network(torch.clamp((observations - self.mean) / self.std, -self._clip, self._clip))
+        normalised = (observations - self.observation_mean) / self.observation_std
+        return self.network(torch.clamp(normalised, -self._clip, self._clip))
 
 
 class _Graph:
@@ -121,8 +122,8 @@ class _Graph:
             shape = self._model.observation_space.shape
             assert shape is not None
             numbers = {f"network.{name}": value for name, value in numbers.items()} | {
-                name: torch.as_tensor(normalising[f"observation_{name}"].reshape(shape), dtype=torch.float32)
-                for name in ("mean", "std")}
+                name: torch.as_tensor(normalising[name].reshape(shape), dtype=torch.float32)
+                for name in ("observation_mean", "observation_std")}
         for initializer in self._exported.graph.initializer:
             if initializer.name in numbers:
                 initializer.CopyFrom(numpy_helper.from_array(_numbers(numbers[initializer.name]), initializer.name))
