@@ -1,14 +1,13 @@
-"""RLlib's PPO on Hopper with its own env runners, and with a pool of actors: Figure 12's comparison, without scaling.
+"""RLlib's PPO on Hopper with its own env runners, with a pool of actors, and with Nitro: Figure 12's comparison.
 
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --python .venv/bin/python --work runs/figure12
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --work runs/figure12 --summarise
 
 RLlib is in an environment of its own (benchmarks/parity/requirements-impact.txt, and mujoco); --python names the pool's
 interpreter. The first command may be interrupted and repeated: it keeps finished runs. The second writes
-benchmarks/results/rllib_figure12.json. Both kinds of run have the same settings, and eight environments of 256 steps
-in each of 25 batches: RLlib's two env runners play four each, the pool's eight actors share two processes.
-
-Departure: the paper's figure has Nitro's scaler choose the number of actors; here it is the same for both.
+benchmarks/results/rllib_figure12.json. All runs have the same settings and 51,200 steps. RLlib's two env runners play
+four environments each, and the pool's eight actors share two processes, 256 steps for each batch. With Nitro, four to
+twelve actors play 256 steps each. Nitro needs PyHessian in RLlib's environment.
 """
 
 from __future__ import annotations
@@ -29,31 +28,42 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from benchmarks.provenance import origin
 from nitro_rl.integrations.rllib import ServerlessEnvRunner
+from nitro_rl.integrations.rllib_nitro import NitroScaling
+from runtime.scaler.nitro import NitroSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "rllib_figure12.json"
-BATCHES, PLAYED_AT_ONCE, FRAGMENT_STEPS, RUNNERS = 25, 8, 256, 2
+ENV_STEPS, PLAYED_AT_ONCE, FRAGMENT_STEPS, RUNNERS = 51_200, 8, 256, 2
+ACTORS_MIN, ACTORS_MAX = 4, 12
 EPISODES = 20
-KINDS = ("own", "pool")
+KINDS = ("own", "pool", "nitro")
+
+
+class Scaling(NitroScaling):
+    settings = NitroSettings(actors_min=ACTORS_MIN, actors_max=ACTORS_MAX)
 
 
 def configured(kind: str, seed: int, python: str, out: Path) -> PPOConfig:
     class Runner(ServerlessEnvRunner):
         actors = PLAYED_AT_ONCE
+        fragment_steps = FRAGMENT_STEPS
         pool = {"python": python, "budget_usd": 1.0, "out": out, "experiment": {
             "environment": {"id": "Hopper-v5"}, "actor": {"fragment_steps": FRAGMENT_STEPS}, "seed": seed,
-            "scaler": {"kind": "fixed", "actors_fixed": PLAYED_AT_ONCE}, "fleet": {"processes": RUNNERS}}}
+            "scaler": {"kind": "fixed", "actors_fixed": ACTORS_MAX}, "fleet": {"processes": RUNNERS}}}
 
     config = PPOConfig().environment("Hopper-v5")
-    if kind == "pool":
+    if kind == "nitro":
+        config.callbacks(Scaling)
+    if kind != "own":
         config.env_runners(env_runner_cls=Runner, num_env_runners=0)
     else:
         config.env_runners(num_env_runners=RUNNERS, num_envs_per_env_runner=PLAYED_AT_ONCE // RUNNERS,
                            rollout_fragment_length=FRAGMENT_STEPS)
+    actors_min = ACTORS_MIN if kind == "nitro" else PLAYED_AT_ONCE
     return (
         config.learners(num_learners=0)
-        .training(train_batch_size_per_learner=PLAYED_AT_ONCE * FRAGMENT_STEPS, minibatch_size=256, num_epochs=10,
-                  lr=3e-4, gamma=0.99, lambda_=0.95, clip_param=0.2, vf_clip_param=1e9, vf_loss_coeff=0.5,
+        .training(train_batch_size_per_learner=actors_min * FRAGMENT_STEPS, minibatch_size=256, num_epochs=10, lr=3e-4,
+                  gamma=0.99, lambda_=0.95, clip_param=0.2, vf_clip_param=1e9, vf_loss_coeff=0.5,
                   grad_clip=0.5, use_kl_loss=False, entropy_coeff=0.0)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], free_log_std=True, vf_share_layers=False))
         .evaluation(evaluation_interval=1000, evaluation_duration=EPISODES, evaluation_num_env_runners=0,
@@ -63,16 +73,16 @@ def configured(kind: str, seed: int, python: str, out: Path) -> PPOConfig:
 
 def run(kind: str, seed: int, python: str, out: Path) -> dict[str, Any]:
     algorithm = configured(kind, seed, python, out).build_algo()
-    curve = []
+    curve: list[dict[str, Any]] = []
     try:
-        for _ in range(BATCHES):
+        while not curve or curve[-1]["env_steps"] < ENV_STEPS:
             began_s = time.monotonic()
             found = algorithm.train()
             runners = found["env_runners"]
             curve.append({
                 "env_steps": int(runners["num_env_steps_sampled_lifetime"]), "seconds": time.monotonic() - began_s,
                 "return_mean": float(runners["episode_return_mean"]),
-                "spent_usd": float(runners.get("pool_spent_usd", 0.0))})
+                "spent_usd": float(runners.get("pool_spent_usd", 0.0)), **found.get("nitro", {})})
         played = algorithm.evaluate()["env_runners"]
     finally:
         algorithm.stop()
@@ -92,6 +102,7 @@ def summarised(work: Path) -> dict[str, Any]:
             "env_steps": [one["curve"][-1]["env_steps"] for one in mine],
             "seconds": [round(sum(row["seconds"] for row in one["curve"]), 1) for one in mine],
             "loads": [round(one["load"], 1) for one in mine],
+            "batches": [len(one["curve"]) for one in mine],
             "spent_usd": [round(one["curve"][-1]["spent_usd"], 6) for one in mine],
             "training_returns": [[round(row["return_mean"], 1) for row in one["curve"]] for one in mine]}
     return found

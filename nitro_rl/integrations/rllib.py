@@ -136,10 +136,13 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     Attributes:
         pool: The arguments of `RemotePool`.
         actors: Of each call. They share the steps that RLlib asks for, rounded up to as many for each.
+        fragment_steps: Of each actor instead, however many RLlib asks for; None = they share.
+        sampled: The trajectories of the last call.
     """
 
     pool: Mapping[str, Any] = {}
     actors = 8
+    fragment_steps: int | None = None
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         """Checks the configuration, and opens the pool. Nothing is spent.
@@ -156,6 +159,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self._finished: list[tuple[int, float, float]] = []
         self._ahead: tuple[ModulePolicy, int] | None = None
         self._held: list[Trajectory] = []
+        self.sampled: list[Trajectory] = []
         if self.config.in_evaluation:
             return
         spaces = self.env.single_observation_space, self.env.single_action_space
@@ -185,7 +189,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             return local
         if force_reset:
             raise RunError("force_reset = True is not allowed with a pool: actors continue their episodes")
-        steps, began_s = -(-num_timesteps // self.actors), time.monotonic()
+        steps, began_s = self.fragment_steps or -(-num_timesteps // self.actors), time.monotonic()
         if isinstance(self.config, IMPALAConfig):
             policy, version = self._ahead or self._submit(self._remote, steps)
             trajectories, self._held, self._ahead = self._held or self._remote.collect(), [], None
@@ -195,7 +199,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         else:
             policy, version = self._policy(), self._weights_seq_no
             trajectories = self._remote.sample(policy.message(), actors=self.actors, steps=steps)
-        total = sum(map(len, trajectories))
+        self.sampled, total = trajectories, sum(map(len, trajectories))
         second_s = (time.monotonic() - began_s) / total
         self._finished += [(int(length), float(found), float(length * second_s)) for one in trajectories
                            for length, found in zip(one.episode_lengths, one.episode_returns, strict=True)]

@@ -2,11 +2,12 @@
 
     python -m tests.integrations.rllib_checks POOL_PYTHON DIRECTORY
 
-Prints a JSON object: of each check nothing, or how it failed.
+Prints a JSON object: of each check nothing, how it failed, or why it was skipped.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
@@ -15,6 +16,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import unittest
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -416,6 +418,76 @@ def appo_trains_while_actors_play() -> None:
     assert not servers()
 
 
+def advantages(module: Any, trajectories: list[Any], config: Any) -> np.ndarray:
+    """By the definition: the discounted sum of what follows a step in its episode, as far as the fragment goes."""
+    found = []
+    for one in trajectories:
+        values, after = (module.compute_values({"obs": torch.from_numpy(seen)}).detach().numpy().astype(np.float64)
+                         for seen in (one.observations, one.next_observations))
+        deltas = one.rewards + config.gamma * after * ~one.terminated - values
+        for step in range(len(one)):
+            total, weight = 0.0, 1.0
+            for later in range(step, len(one)):
+                total += weight * deltas[later]
+                weight *= config.gamma * config.lambda_
+                if one.terminated[later] or one.truncated[later]:
+                    break
+            found.append(total)
+    return (np.array(found) - np.mean(found)) / np.std(found, ddof=1)
+
+
+@check
+def nitro_chooses_the_actors() -> None:
+    """By a ratio that is the one of the whole Hessian, and fragments that stay as they are."""
+    if importlib.util.find_spec("pyhessian") is None:
+        raise unittest.SkipTest("PyHessian is not installed beside RLlib")
+    from nitro_rl.integrations.rllib_nitro import NitroScaling
+    from runtime.scaler.nitro import NitroSettings
+
+    class Scaling(NitroScaling):
+        settings = NitroSettings(actors_min=1, actors_max=6)
+        lanczos_steps = 300
+
+    Runner = runner_class("Pendulum-v1")
+    Runner.fragment_steps = STEPS
+    config = configured("Pendulum-v1", env_runner_cls=Runner).env_runners(
+        rollout_fragment_length="auto").callbacks(Scaling).training(
+        train_batch_size_per_learner=STEPS, minibatch_size=40, num_epochs=1).rl_module(
+        model_config=DefaultModelConfig(free_log_std=True, vf_share_layers=False, fcnet_hiddens=[4]))
+    algorithm = config.build_algo()
+    try:
+        callback, = (one for one in algorithm.callbacks if isinstance(one, Scaling))
+        actors = [algorithm.env_runner.actors]
+        assert actors == [6], "S = d in the first round"
+        for _ in range(3):
+            result = algorithm.train()
+            assert result["env_runners"]["num_env_steps_sampled"] == actors[-1] * STEPS
+            assert result["nitro"]["actors"] == algorithm.env_runner.actors
+            actors.append(algorithm.env_runner.actors)
+            module = callback._learner.module["default_policy"].unwrapped()
+            problem = callback.problem(module, algorithm.env_runner, algorithm.config)
+            near(problem.module(problem.inputs).detach(),
+                 module.forward_inference({"obs": problem.inputs})["action_dist_inputs"].detach())
+            near(problem.targets, advantages(module, algorithm.env_runner.sampled, algorithm.config), 1e-4)
+            names = [name for name, _ in problem.module.named_parameters()]
+            shapes = [one.shape for one in problem.module.parameters()]
+
+            def objective(flat: torch.Tensor, problem: Any = problem, names: Any = names, shapes: Any = shapes) -> Any:
+                parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+                outputs = torch.func.functional_call(problem.module, {
+                    name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)},
+                    (problem.inputs,))
+                return problem.criterion(outputs, problem.targets)
+
+            flat = torch.cat([one.detach().reshape(-1) for one in problem.module.parameters()])
+            values = torch.linalg.eigvalsh(torch.autograd.functional.hessian(objective, flat))
+            expected = float(-values[-1] / values[0])
+            assert abs(result["nitro"]["convexity_ratio"] / expected - 1) < 0.05, (result["nitro"], expected)
+    finally:
+        algorithm.stop()
+    assert not servers()
+
+
 @check
 def a_pool_that_is_killed_ends_the_training() -> None:
     algorithm = configured("CartPole-v1", env_runner_cls=runner_class("CartPole-v1")).build_algo()
@@ -453,6 +525,8 @@ def main() -> None:
         try:
             CHECKS[name]()
             results[name] = ""
+        except unittest.SkipTest as why:
+            results[name] = f"skipped: {why}"
         except BaseException:
             results[name] = traceback.format_exc()
     ray.shutdown()

@@ -1,0 +1,108 @@
+"""Nitro's detector and scaler for RLlib's PPO; RLlib's interpreter then needs PyHessian too."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.callbacks.callbacks import RLlibCallback
+
+from nitro_rl.integrations.rllib import ServerlessEnvRunner
+from runtime.detector.convexity import ConvexityDetector
+from runtime.errors import RunError
+from runtime.learner.advantages import generalized_advantages
+from runtime.pool.trajectory import Array, Trajectory
+from runtime.ports.learning import CurvatureProblem
+from runtime.ports.scaling import RoundView
+from runtime.scaler.nitro import NitroSettings
+
+
+class NitroScaling(RLlibCallback):  # type: ignore[misc]
+    """Chooses the actors of each call of PPO's `ServerlessEnvRunner`, which needs ``fragment_steps``.
+
+    It measures the convexity ratio of the newest policy on samples of the last call, after each iteration. Iterations
+    must be one call each: a batch of ``actors_min`` fragments at most. A restored training begins with a new window.
+
+    Attributes:
+        settings: Of the scaler. The pool's most actors must be ``actors_max`` at least.
+        subset_size: Samples that the ratio is measured on.
+        lanczos_steps: See `runtime.detector.convexity.extreme_eigenvalues`.
+
+    Paper: Nitro §5.
+    """
+
+    settings = NitroSettings()
+    subset_size, lanczos_steps = 1024, 30
+
+    def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
+        """Chooses the actors of the first call.
+
+        Raises:
+            RunError: The algorithm cannot be scaled.
+        """
+        runner, self._learner = algorithm.env_runner, algorithm.learner_group._learner
+        if (not isinstance(runner, ServerlessEnvRunner) or not runner.fragment_steps or self._learner is None
+                or type(algorithm).__name__ != "PPO"):
+            raise RunError("NitroScaling is not for this; allowed: PPO with num_learners = 0, and with a "
+                           "ServerlessEnvRunner that has fragment_steps")
+        self._detector = ConvexityDetector("log_prob", self.subset_size, self.lanczos_steps,
+                                           seed=algorithm.config.seed or 0)
+        self._scaler, self._round = self.settings.make(), 0
+        self._decide(runner, None)
+
+    def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
+        """Chooses the actors of the next call, and notes in the result what it measured."""
+        runner, module = algorithm.env_runner, self._learner.module["default_policy"].unwrapped()
+        ratio = self._detector.measure(self.problem(module, runner, algorithm.config)).convexity_ratio
+        result["nitro"] = {"convexity_ratio": ratio, "boosting_score": self._decide(runner, ratio),
+                           "actors": runner.actors}
+
+    def _decide(self, runner: ServerlessEnvRunner, ratio: float | None) -> float | None:
+        self._round += 1
+        decision = self._scaler.decide(RoundView(self._round, signals={"convexity_ratio": ratio}))
+        runner.actors = decision.actor_count
+        return decision.boosting_score
+
+    def problem(self, module: Any, runner: ServerlessEnvRunner, config: Any) -> CurvatureProblem:
+        """Mean log π(a|s)·Â of samples of the last call, with respect to the policy's parameters. Paper: Theorem 1."""
+
+        def values(observations: Array) -> Array:
+            with torch.no_grad():
+                found: Array = module.compute_values({"obs": torch.from_numpy(observations)}).numpy()
+            return found[:, None]
+
+        def estimated(one: Trajectory) -> Array:
+            cut = np.zeros((len(one), 1), bool)
+            cut[one.bootstrap_steps] = True
+            return generalized_advantages(
+                one.rewards[:, None], values(one.observations), values(one.next_observations), one.terminated[:, None],
+                cut, discount=config.gamma, gae_lambda=config.lambda_)[:, 0]
+
+        policy = runner._policy()
+        observations, actions, advantages = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*(
+            (one.observations, policy.sampled(one)[0], estimated(one).astype(np.float32)) for one in runner.sampled),
+            strict=True))
+        advantages = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-4)
+        chosen = torch.from_numpy(np.sort(np.random.default_rng(self._detector._seed).choice(
+            len(advantages), min(self.subset_size, len(advantages)), replace=False)))
+        distribution = module.get_exploration_action_dist_cls()
+
+        def log_prob(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = (distribution.from_logits(outputs).logp(actions[chosen]) * targets).mean()
+            return found
+
+        return CurvatureProblem(_Policy(module), log_prob, observations[chosen], advantages[chosen])
+
+
+class _Policy(torch.nn.Module):
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        encoder = getattr(module.encoder, "encoder", None) or module.encoder.actor_encoder
+        self.net = copy.deepcopy(torch.nn.Sequential(*encoder.net.mlp, *module.pi.net.mlp))
+        self.log_std = copy.deepcopy(getattr(module.pi, "log_std", None))
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.net(observations)
+        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
