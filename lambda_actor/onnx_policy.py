@@ -210,7 +210,8 @@ class GraphPolicy:
             allowed = np.flatnonzero(outputs > _CERTAIN)
             return int(allowed[int(drawn * len(allowed))] if explored < self.epsilon else outputs.argmax())
         if self.act == "uniform":
-            return np.float32(noise) * (self._high - self._low) + self._low
+            between: np.ndarray = np.float32(noise) * (self._high - self._low) + self._low
+            return between
         if self.act == "actions":
             chosen = outputs.astype(np.int64 if spaces.is_discrete else np.float32)
             return int(chosen[0]) if spaces.action_count else chosen

@@ -102,7 +102,8 @@ MESSAGES = {Kind.TRAJECTORY: trajectory(), Kind.WEIGHTS: policy_arrays(3, 2, hid
                 "policy_versions": np.array([4]), "lengths": np.array([3]),
                 "observations": np.ones((3, 1, 2), np.float32),
                 "actions": np.zeros((3, 1), np.int64), "log_probs": np.zeros((3, 1), np.float32),
-                "action_masks": np.ones((3, 1, 4), np.bool_), "rewards": np.zeros((3, 1)), "terminated": np.zeros((3, 1), np.bool_),
+                "action_masks": np.ones((3, 1, 4), np.bool_), "rewards": np.zeros((3, 1)),
+                "terminated": np.zeros((3, 1), np.bool_),
                 "bootstrap_mask": np.zeros((3, 1), np.bool_), "bootstrap_observations": np.ones((1, 2), np.float32)},
             Kind.LEARNER_STATE: STATE,
             Kind.UPDATE_RESULT: {

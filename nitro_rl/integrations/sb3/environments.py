@@ -72,7 +72,7 @@ def _gymnasium_spaces(pool: ActorPool) -> tuple[spaces.Box, spaces.Space[Any]]:
     if seen.action_count:
         return observation_space, spaces.Discrete(seen.action_count)
     if seen.action_counts:
-        return observation_space, spaces.MultiDiscrete(seen.action_counts)
+        return observation_space, spaces.MultiDiscrete(list(seen.action_counts))
     if not seen.action_bounds:
         raise RunError("the actions have no finite bounds, which stable-baselines3 asks for; a wrapper can set some")
     low, high = np.array(seen.action_bounds, np.float32).T

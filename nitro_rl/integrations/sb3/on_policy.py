@@ -17,7 +17,7 @@ from nitro_rl.integrations.sb3.calls import Calls
 
 _ROWS = 1024
 """Observations that the networks see at once."""
-_TOLERANCE = {"rtol": 1e-3, "atol": 1e-2}
+_TOLERANCE: Any = {"rtol": 1e-3, "atol": 1e-2}
 """Between log-probabilities of actors and of the model, float32 each: more is another policy."""
 
 
