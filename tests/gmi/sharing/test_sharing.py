@@ -287,7 +287,7 @@ def event(folder: Path, migrator: Migrator, planned: Plan, **changes: Any) -> di
     return {**text, "cache_ttl_s": 1, "invocation_id": "r1-0", "environment_id": f"{__name__}:Spy",
             "preprocessing": "none", "truncate_at_fragment": True, "fragment_steps": STEPS, "policy_version": 0,
             "seed": 1, "round_index": 1, "slot": 0, "store": str(folder), "token": "run", "instance": 0, "cores": [],
-            "variables": {}, **migrator.memory, "plan": planned.values(), "chunk": 1,
+            "variables": {}, **migrator.memory, "plan": planned.values(), "chunk": 1, "worlds": 0,
             "environment_options": {"kwargs": {"descriptor": migrator.descriptor}}, **changes}
 
 
