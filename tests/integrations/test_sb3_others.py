@@ -66,7 +66,8 @@ def test_maskable_ppo_needs_masks(tmp_path: Path) -> None:
 
 
 def test_pictures_go_through_its_own_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_pool(tmp_path / "pool", {"id": "tests.environments:Pictures", "kwargs": {"shape": [40, 44, 1]}}, steps=12) as pool:
+    pictures = {"id": "tests.environments:Pictures", "kwargs": {"shape": [40, 44, 1]}}
+    with open_pool(tmp_path / "pool", pictures, steps=12) as pool:
         calls = recorded(pool, monkeypatch)
         model = PPO("CnnPolicy", sb3.PoolEnv(pool, 2), n_steps=12, batch_size=12, n_epochs=1, device="cpu",
                     policy_kwargs={"features_extractor_kwargs": {"features_dim": 16}})
