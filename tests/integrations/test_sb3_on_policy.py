@@ -117,7 +117,7 @@ def test_rewards_are_normalised_as_its_own_and_observations_by_what_was_known_be
         by_sb3(other, replayed, call, monkeypatch)
         known.update(np.concatenate([one.observations for one in call]))
     found, expected = filled(model), filled(other)
-    for name in BUFFER:
+    for name in set(BUFFER) - {"episode_starts"}:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
