@@ -90,7 +90,8 @@ class RoundRow:
     episodes_dropped: Annotated[int | None, Column(
         "episodes that were begun and that nobody finishes: the last ones of fragments, if this environment's episodes "
         "cannot be continued, of which no step is trained on; and open ones whose every continuation raised")] = None
-    policy_loss: Annotated[float | None, _learner("mean over the last epoch")]
+    policy_loss: Annotated[float | None, _learner(
+        "mean over the last epoch; null in a call of a pool, which trains nothing, as the next five")]
     value_loss: Annotated[float | None, _learner("mean over the last epoch")]
     entropy: Annotated[float | None, _learner("mean over the last epoch", unit="nats")]
     kl: Annotated[float | None, _learner(

@@ -16,7 +16,8 @@ UNDEFINED = {"eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_no
              "noise_scale", "boosting_score", "decay_weight",
              "evaluation_return_mean", "episode_return_mean", "episode_length_mean", "explained_variance", "detect_s",
              "evaluate_s", "evaluation_round", "actor_billed_s_mean", "actor_billed_s_max", "modelled_detect_s",
-             "modelled_evaluate_s", "actor_cpu_s_mean", *RoundRow.optional()}
+             "modelled_evaluate_s", "actor_cpu_s_mean", "policy_loss", "value_loss", "entropy", "kl", "learning_rate",
+             *RoundRow.optional()}
 
 
 def test_a_row_comes_back_from_its_line():
