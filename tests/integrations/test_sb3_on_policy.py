@@ -207,20 +207,37 @@ def test_a_saved_model_goes_on_bit_for_bit(opens: Opens, tmp_path: Path) -> None
     assert loaded.num_timesteps == model.num_timesteps == 4 * ACTORS * STEPS
 
 
+class Spends(BaseCallback):
+    """Promises the rest of the budget to a call of its own after the second rollout."""
+
+    def __init__(self, pool: ActorPool) -> None:
+        super().__init__()
+        self.pool, self.rollouts = pool, 0
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.rollouts += 1
+        if self.rollouts == 2:
+            self.pool.submit(nitro_rl.numpy_policy([(np.ones((8, 4)), np.zeros(8)), (np.ones((2, 8)), np.zeros(2))]),
+                             actors=ACTORS)
+
+
 def test_a_budget_that_ends_keeps_what_was_learned(opens: Opens) -> None:
-    # Its worst case of three actors is $0.46; what they use is a fraction of a cent.
-    dear = {"timeout_s": 900, "memory_mib": 10_240}
-    pool = opens(budget_usd=0.46, **dear)
+    # The worst case of three actors is $0.46.
+    pool = opens(budget_usd=0.7, timeout_s=900, memory_mib=10_240)
     model, heard = sb3.attach(ppo(environments("CartPole-v1")), pool), Heard()
-    with pytest.warns(UserWarning, match=r"learning ends after \d+ steps: the budget does not hold another call"):
-        model.learn(10**6, callback=heard)
-    calls = len(pool.rows)
-    assert model.num_timesteps == calls * ACTORS * STEPS > 0
-    assert heard.heard[-2:] == ["start", "training end"] and heard.heard.count("end") == calls
-    kept = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    with pytest.warns(UserWarning, match=r"learning ends after 240 steps: the budget does not hold another call"):
+        model.learn(10**6, callback=[heard, Spends(pool)])
+    assert model.num_timesteps == 2 * ACTORS * STEPS
+    assert heard.heard == ["start", "end", "start", "end", "start", "training end"]
+    other_pool = opens(out="other")
+    other = sb3.attach(ppo(environments("CartPole-v1")), other_pool).learn(2 * ACTORS * STEPS)
+    assert same(model, other), "it learned from all that was collected"
     with pytest.raises(BudgetError):
         model.learn(100)
-    assert all(torch.equal(kept[name], value) for name, value in model.policy.state_dict().items())
+    assert same(model, other)
 
 
 class Kills(BaseCallback):
