@@ -386,9 +386,18 @@ def _check_external(experiment: ResolvedExperiment) -> None:
         raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = external: a cache lies in the "
                               "deployment's network, which your process does not reach; allowed: none, which returns "
                               "trajectories of up to 6 MiB in Lambda's responses")
+    _check_actors(experiment)
+
+
+def _check_actors(experiment: ResolvedExperiment) -> None:
+    """Checks that actors are functions, as no instance is there.
+
+    Raises:
+        ExperimentError: They are not.
+    """
     if experiment.fleet.kind != "lambda":
-        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = external: there is no "
-                              "instance whose processes actors could be; allowed: auto | lambda")
+        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = {experiment.learner.kind}: "
+                              "there is no instance whose processes actors could be; allowed: auto | lambda")
 
 
 def _check_function(experiment: ResolvedExperiment) -> None:
@@ -405,9 +414,7 @@ def _check_function(experiment: ResolvedExperiment) -> None:
         raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "
                               "reached a cache would be in its network, and need endpoints there that are paid for by "
                               "the hour; allowed: none")
-    if experiment.fleet.kind != "lambda":
-        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = {kind}: there is no "
-                              "instance whose processes actors could be; allowed: auto | lambda")
+    _check_actors(experiment)
     if experiment.actor.provisioned:
         raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = {kind}: "
                               "nothing stands between rounds, warm actors neither; allowed: 0")

@@ -269,6 +269,11 @@ def _named(gpus: Sequence[Gpu]) -> str:
     return f"GPU {', '.join(str(gpu.index) for gpu in gpus)} ({gpus[0].name})"
 
 
+def _memory_bytes() -> int:
+    """Returns what this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def check_memory(key: str, size: int) -> None:
     """Checks that the memory that instances share is less than this machine has.
 
@@ -279,7 +284,7 @@ def check_memory(key: str, size: int) -> None:
     Raises:
         ExperimentError: It is not.
     """
-    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    has = _memory_bytes()
     if size > has:
         raise ExperimentError(f"{key} share {size / 2**20:,.0f} MiB of memory, and this machine has "
                               f"{has / 2**20:,.0f} MiB; allowed: fewer or shorter fragments")
@@ -294,7 +299,7 @@ def check_room(instances: int) -> None:
         ExperimentError: They have none.
     """
     key = f"learner.gmi.instances = {instances}"
-    memory_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+    memory_mib = _memory_bytes() // 2**20
     if instances * _MEMORY_MIB > memory_mib:
         raise ExperimentError(f"{key}: each takes {_MEMORY_MIB} MiB at least, and this machine has {memory_mib} MiB; "
                               f"allowed: 1 to {memory_mib // _MEMORY_MIB}")

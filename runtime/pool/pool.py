@@ -16,7 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from lambda_actor import wire
 from lambda_actor.errors import ActorError, WireError
 from runtime.backends.registry import make_backend
 from runtime.config.loading import experiment_from_tree
@@ -34,6 +33,7 @@ from runtime.config.schema import Experiment
 from runtime.cost.prices import prices_to_json
 from runtime.display.table import PlainDisplay, Silent
 from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
+from runtime.learner.remote.messages import decode_state, encode_state
 from runtime.pool.policies import Published
 from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.ports import sampling
@@ -42,13 +42,13 @@ from runtime.ports.money import ACTOR, Work
 from runtime.ports.run import Display, RunContext
 from runtime.ports.sampling import Actor, ActorSpec, ActorTally, Ended
 from runtime.records.downloaded import load_trusted_experiment
-from runtime.records.events import EventLog
+from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import to_json, write_atomically
 from runtime.records.layout import default_directory
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
-from runtime.sampling.episodes import OpenEpisodes
+from runtime.sampling.episodes import OpenEpisodes, continued_episode
 from runtime.sampling.failures import Failures, Patience
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.preflight import preflight
@@ -136,7 +136,7 @@ class ActorPool:
                 check_same_experiment(self._experiment, stored_experiment(directory), directory)
             self.directory, self.rows = path, directory.read_rounds()
             directory.cut_rounds_back(len(self.rows))
-            self._events = EventLog(directory.events_path, _now)
+            self._events = EventLog(directory.events_path, time_of_day)
             supplies = backend.supply(RunContext(
                 experiment=self._experiment, spaces=self.spaces, run_id=(run_id := uuid.uuid4().hex),
                 directory=directory, events=self._events, stack=stack, shield=Signals().shield))
@@ -240,9 +240,7 @@ class ActorPool:
         episodes = self._episodes.get_state()
         values = {"experiment": self._experiment.identity, "calls": self._number, "episodes": episodes.values,
                   "spent_usd": self.spent_usd, "policy": self._published.get_state()}
-        return wire.encode(wire.Kind.LEARNER_STATE, {
-            "values": np.frombuffer(json.dumps(values).encode(), np.uint8),
-            **{f"{wire.ARRAY_PREFIX}{name}": array for name, array in episodes.arrays.items()}})
+        return encode_state(State(episodes.arrays, values))
 
     def load_state(self, state: bytes) -> None:
         """Goes on from what `state` returned; the rows of later calls are removed, and what they cost stays spent.
@@ -253,14 +251,12 @@ class ActorPool:
         if self._calls or self._ready:
             raise RunError("load_state while calls are in flight, or trajectories are not taken")
         try:
-            fields = wire.decode(state, wire.Kind.LEARNER_STATE)
-            values = json.loads(wire.field_text(fields["values"]))
+            found = decode_state(state)
+            values = found.values
             if values["experiment"] != json.loads(json.dumps(self._experiment.identity)):
                 raise RunError("the state is of a pool of another experiment")
             calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
-            self._episodes.set_state(State(
-                {name.removeprefix(wire.ARRAY_PREFIX): array for name, array in fields.items() if name != "values"},
-                values["episodes"]))
+            self._episodes.set_state(State(found.arrays, values["episodes"]))
             self._published.set_state(values["policy"])
         except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"this is no state of a pool: {type(error).__name__}: {error}") from None
@@ -323,7 +319,7 @@ class ActorPool:
             self._save()
             self._sampler.publish(version, weights)
             in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
-            continued = {id_ for one in self._calls.values() for id_ in map(_continued, one.came.values())}
+            continued = {id_ for one in self._calls.values() for id_ in map(continued_episode, one.came.values())}
             waiting = self._episodes.not_in(in_flight | continued)
             self._send(call, [Actor(f"c{call.number}-{number}-0", call.spec, work, number,
                                     waiting[number] if number < len(waiting) else None)
@@ -466,22 +462,14 @@ class ActorPool:
         self._keeping.ledger_changed(ledger)
         write_atomically(self._directory.ledger_path, ledger)
 
-    def _unbroken(self) -> _Unbroken:
-        return _Unbroken(self)
-
-
-class _Unbroken:
-    """A block after which nothing more can be sampled if something cut it in two."""
-
-    def __init__(self, pool: ActorPool) -> None:
-        self._pool = pool
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is not None:
-            self._pool._end(f"the pool ended with {type(error).__name__}: {error}")
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """A block after which nothing more can be sampled if something cut it in two."""
+        try:
+            yield
+        except BaseException as error:
+            self._end(f"the pool ended with {type(error).__name__}: {error}")
+            raise
 
 
 def _loaded(
@@ -498,11 +486,9 @@ def _loaded(
         return experiment_from_tree(tree, source="experiment"), "pool"
     path = Path(experiment)
     own = [*overrides, "learner.kind=external", *([] if budget_usd is None else [f"budget.usd={budget_usd!r}"])]
-    written = load_trusted_experiment(path, [*own, "cache.kind=none"], trust=trust)
-    given = load_trusted_experiment(path, overrides, trust=trust)
-    if "kind" in given.cache.model_fields_set:
-        written = load_trusted_experiment(path, own, trust=trust)
-    return written, f"{path.stem}-pool"
+    if "kind" not in load_trusted_experiment(path, overrides, trust=trust).cache.model_fields_set:
+        own.append("cache.kind=none")
+    return load_trusted_experiment(path, own, trust=trust), f"{path.stem}-pool"
 
 
 def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resolved: ResolvedExperiment) -> str:
@@ -517,10 +503,6 @@ def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resol
         raise ExperimentError("fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
                               "deployed, with overrides")
     return Path(experiment).stem
-
-
-def _continued(trajectory: sampling.Trajectory) -> str:
-    return bytes(trajectory["continued_episode"]).decode()
 
 
 def _missing(call: Call) -> str:
@@ -561,7 +543,3 @@ def _row(
         "actors_cost_usd": call.usd, "provisioned_cost_usd": 0.0, "learner_cost_usd": 0.0,
         "infrastructure_cost_usd": standing_usd, "round_cost_usd": call.usd + standing_usd,
         "spent_usd": spent_usd, "reserved_usd": reserved_usd, "round_reserved_usd": call.reserved_usd}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from runtime.records.files import append
+
+
+def time_of_day() -> str:
+    """Returns now in UTC, ISO 8601 to the millisecond."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 class EventLog:

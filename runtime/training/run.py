@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import signal
 import time
@@ -24,7 +23,7 @@ from runtime.ports.learning import Updater
 from runtime.ports.money import WorkTimes
 from runtime.ports.run import Backend, Callback, Display, EventSink, Observer, PolicyEvaluator, RunContext, tell_round
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
-from runtime.records.events import EventLog
+from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
@@ -118,7 +117,7 @@ def train(
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
-            events = EventLog(directory.events_path, _now)
+            events = EventLog(directory.events_path, time_of_day)
             run = _Run(RunContext(
                 experiment=fitted, spaces=environment.spaces, run_id=uuid.uuid4().hex, directory=directory,
                 events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb, told,
@@ -382,7 +381,3 @@ def _is_foreseen(error: Exception) -> bool:
 
 def _text(error: Exception | None) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

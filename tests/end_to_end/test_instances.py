@@ -88,20 +88,25 @@ def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> N
     assert not (undisturbed / ".updates").exists()
 
 
-def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
-    """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
-    out, drawn = tmp_path / "run", random.Random(0)
-    process = start(file, out, 2, *INSTANCES)
-    wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
-    if len(os.sched_getaffinity(0)) > 1:
-        mine = [os.sched_getaffinity(one) for one in instances_of(process)]
-        assert len(mine) == 2 and not mine[0] & mine[1], "each has cores of its own"
+def kill_in_rounds(process: subprocess.Popen[str], out: Path, drawn: random.Random) -> None:
+    """Kills one instance in each of three rounds, then the trainer; returns when all have ended."""
     for round_index in range(1, 5):
         wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
         below = descendants(process.pid)
         os.kill(drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL)
     process.communicate()
     wait_for(lambda: not any(map(is_alive, below)), "the instances to end with the trainer")
+
+
+def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
+    """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
+    out = tmp_path / "run"
+    process = start(file, out, 2, *INSTANCES)
+    wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
+    if len(os.sched_getaffinity(0)) > 1:
+        mine = [os.sched_getaffinity(one) for one in instances_of(process)]
+        assert len(mine) == 2 and not mine[0] & mine[1], "each has cores of its own"
+    kill_in_rounds(process, out, random.Random(0))
     assert "instance_replaced" in {event["event"] for event in events(out)}
     resumed = train(file, out, *INSTANCES, "--resume")
     assert resumed.returncode == 0, resumed.stderr
@@ -138,15 +143,8 @@ def test_trainers_train_on_what_others_play_as_one_process_does(file: Path, shar
 def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
     file: Path, shared: Path, tmp_path: Path
 ) -> None:
-    out, drawn = tmp_path / "run", random.Random(1)
-    arguments = (*SHARING, *IN_TURNS)
-    process = start(file, out, 8, *arguments)
-    for round_index in range(1, 5):
-        wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
-        below = descendants(process.pid)
-        os.kill(drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL)
-    process.communicate()
-    wait_for(lambda: not any(map(is_alive, below)), "the instances to end with the trainer")
+    out, arguments = tmp_path / "run", (*SHARING, *IN_TURNS)
+    kill_in_rounds(start(file, out, 8, *arguments), out, random.Random(1))
     resumed = train(file, out, *arguments, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(shared)

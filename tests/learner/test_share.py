@@ -77,6 +77,23 @@ def together(batch: Batch, parts: Sequence[Sequence[int]], spaces: Spaces, then:
         return learners, list(pool.map(do, range(len(parts))))
 
 
+def assert_trained_alike(
+    learners: Sequence[Any], found: Sequence[Sequence[Update]], alone: Any, expected: Sequence[Update]
+) -> None:
+    """Two that share batches are equal to the bit, and equal one with the whole batches up to rounding."""
+    first, second = (one.get_state() for one in learners)
+    other = alone.get_state()
+    for name, array in first.arrays.items():
+        assert np.array_equal(array, second.arrays[name]), f"{name} differs between the two"
+        # Adam divides a gradient by its own size, so that one near to 0 is moved by what is only its rounding.
+        np.testing.assert_allclose(array, other.arrays[name], rtol=1e-5, err_msg=name, atol=max(
+            1e-5 * np.abs(array).max(initial=0.0), 1e-3 * LEARNING_RATE))
+    assert first.values == pytest.approx(other.values)
+    for updates in found:
+        for one, alike in zip(updates, expected, strict=True):
+            assert vars(one.metrics) == pytest.approx(vars(alike.metrics), rel=1e-4, abs=1e-6)
+
+
 def cut(batch: Batch, lengths: Sequence[int]) -> Batch:
     """The batch with shorter trajectories: each is cut at its last step, and zeros follow."""
     steps = np.arange(len(batch.rewards))[:, None]
@@ -132,16 +149,7 @@ def test_they_train_as_one_does_round_after_round(spaces: Spaces, settings: dict
         return made
 
     learners, found = together(batches[0], [[0, 2], [1, 3]], spaces, train, **settings)
-    states = [one.get_state() for one in learners]
-    for name, array in states[0].arrays.items():
-        assert np.array_equal(array, states[1].arrays[name]), f"{name} differs between the two"
-        # Adam divides a gradient by its own size, so that one near to 0 is moved by what is only its rounding.
-        np.testing.assert_allclose(array, alone.get_state().arrays[name], rtol=1e-5, err_msg=name, atol=max(
-            1e-5 * np.abs(array).max(initial=0.0), 1e-3 * LEARNING_RATE))
-    assert states[0].values == pytest.approx(alone.get_state().values)
-    for made in found:
-        for one, other in zip(made, expected, strict=True):
-            assert vars(one.metrics) == pytest.approx(vars(other.metrics), rel=1e-4, abs=1e-6)
+    assert_trained_alike(learners, found, alone, expected)
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, PIXELS])
@@ -172,15 +180,7 @@ def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spac
 
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(train, range(2)))
-    states = [one.get_state() for one in learners]
-    for name, array in states[0].arrays.items():
-        assert np.array_equal(array, states[1].arrays[name]), f"{name} differs between the two"
-        np.testing.assert_allclose(array, alone.get_state().arrays[name], rtol=1e-5, err_msg=name, atol=max(
-            1e-5 * np.abs(array).max(initial=0.0), 1e-3 * LEARNING_RATE))
-    assert states[0].values == pytest.approx(alone.get_state().values)
-    for made_here in found:
-        for one, other in zip(made_here, expected, strict=True):
-            assert vars(one.metrics) == pytest.approx(vars(other.metrics), rel=1e-4, abs=1e-6)
+    assert_trained_alike(learners, found, alone, expected)
 
 
 def test_each_learns_of_the_others_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
