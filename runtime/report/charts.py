@@ -27,6 +27,11 @@ _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
               "boosting_score": ("Boosting score", "S"),
+              "episode_length_mean": ("Episode length", "steps, mean of the episodes that ended"),
+              "entropy": ("Entropy of the policy", "nats"),
+              "kl": ("KL divergence of the update", "nats, from the policy before it"),
+              "value_loss": ("Value loss", "mean over the update"),
+              "explained_variance": ("Explained variance of returns", "1 = the critic predicts them exactly"),
               "gradient_staleness_mean": ("Staleness of gradients", "aggregations, mean"),
               "instance_steps_s": ("Throughput of each instance that trains", "steps a second"),
               "reduce_s": ("Sums of gradients by instances", "s, mean over the instances"),
@@ -173,7 +178,7 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
                     found.setdefault(row["round_index"] or 0, []).append(value)
             rounds = sorted(found)
             name = group.name if len(group.runs) == 1 else f"{group.name}, mean of seeds"
-            series.append({"name": name if len(groups) > 1 or len(group.runs) > 1 else label, "x": rounds,
+            series.append({"name": name if len(groups) > 1 or len(group.runs) > 1 else title, "x": rounds,
                            "y": [sum(found[index]) / len(found[index]) for index in rounds], "colour": place,
                            "style": "step" if key == "actor_count" else "line"})
         # Each scaler reads another signal.

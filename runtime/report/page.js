@@ -6,31 +6,35 @@
   const short = new Intl.NumberFormat("en-US", {maximumSignificantDigits: 4, notation: "compact"});
   const show = value => value == null ? "–" : number.format(value);
   const axisWidth = (_, values) => 18 + 8 * Math.max(0, ...(values || []).map(value => value.length));
+  // Without a pointer on the chart, the legend shows the last value.
+  const last = values => values.findLastIndex(value => value != null);
   const plots = [];
 
   // What is drawn: one line for each series, two invisible ones around its interval, sums of parts for a stack.
   function columns(chart) {
-    const tables = [], series = [{label: chart.unit, value: (_, value) => show(value)}], bands = [];
+    const tables = [], series = [{label: chart.unit, value: (plot, value, _, index) => show(index == null ? plot.data[0].at(-1) : value)}], bands = [];
     chart.series.forEach((one, place) => {
       const stroke = () => colour(one.colour), ys = [one.y], first = series.length;
       const line = {
         label: one.name, stroke, spanGaps: true, width: one.style === "thin" ? 1 : 2,
-        points: {show: one.style === "dots" || one.x.length === 1, size: 5}, value: (_, value) => show(value),
+        points: {show: one.style === "dots" || one.x.length === 1, size: 5}, value: (plot, value, place, index) => show(index == null ? plot.data[place][last(plot.data[place])] : value),
       };
-      if (one.style === "step") line.paths = uPlot.paths.stepped({align: 1});
+      if (one.style === "step") line.paths = uPlot.paths.stepped({align: -1});
       series.push(line);
       if (one.low && one.low[0] !== null) {
         ys.push(one.high, one.low);
         for (const bound of ["to", "from"])
           series.push({label: `${one.name}, ${bound}`, spanGaps: true, width: 0, points: {show: false}, class: "bound"});
-        line.value = (plot, value, place, index) => value == null ? "–" :
-          `${show(value)} (${show(plot.data[place + 2][index])} … ${show(plot.data[place + 1][index])})`;
+        line.value = (plot, value, place, index) => {
+          const at = index ?? last(plot.data[place]), shown = plot.data[place][at];
+          return shown == null ? "–" : `${show(shown)} (${show(plot.data[place + 2][at])} … ${show(plot.data[place + 1][at])})`;
+        };
         bands.push({series: [first + 1, first + 2], fill: () => colour(one.colour) + "33"});
       }
       if (chart.kind === "stack") {
         const below = chart.series.slice(0, place);
         ys[0] = one.y.map((value, index) => below.reduce((sum, part) => sum + part.y[index], value));
-        line.value = (_, value, seriesIndex, index) => index == null ? "–" : show(one.y[index]);
+        line.value = (_, value, seriesIndex, index) => show(index == null ? one.y.at(-1) : one.y[index]);
         if (place) bands.unshift({series: [first, first - 1], fill: () => colour(one.colour) + "66"});
         else line.fill = () => colour(one.colour) + "66";
       }
@@ -89,6 +93,7 @@
   JSON.parse(document.getElementById("charts").textContent).forEach(draw);
   const again = () => plots.forEach(step => step());
   addEventListener("resize", again);
+  document.querySelectorAll(".tabs input").forEach(input => input.addEventListener("change", again));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   document.documentElement.dataset.drawn = document.querySelectorAll(".chart .uplot canvas").length;
 })();

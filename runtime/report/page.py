@@ -93,6 +93,8 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
         estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
         resamples=RESAMPLES, confidence=CONFIDENCE, prices=_told(runs, "prices_region", "prices_as_of"),
         about=_told(runs, "experiment", "environment_id"),
+        verdicts=[(group.name, _verdict(group)) for group in groups],
+        headline=_headline(runs[0]) if len(runs) == 1 else (),
         tables={"ended": _ended(runs, basis), "dollars": _dollars(runs),
                 "measured": _seconds(runs, measured_parts, _BESIDE), "modelled": _seconds(runs, modelled_parts, {})},
         events={run: _events(run) for run in runs}, differences=_differences(groups),
@@ -124,6 +126,31 @@ def _told(runs: Sequence[RecordedRun], *keys: str) -> str:
     """What the summaries say under these keys, each combination once."""
     told = [", ".join(str(run.summary[key]) for key in keys) for run in runs if set(keys) <= run.summary.keys()]
     return "; ".join(dict.fromkeys(told))
+
+
+def _verdict(group: RecordedGroup) -> str:
+    """Whether the runs reached their target return."""
+    reasons = [str(run.summary.get("stop_reason") or "") for run in group.runs]
+    targets = {run.settings.get("stop.target_return", "null") for run in group.runs}
+    target = targets.pop() if len(targets) == 1 else "different for each run"
+    if len(reasons) > 1:
+        return f"{reasons.count('target_return')} of {len(reasons)} seeds reached the target return ({target})"
+    ended = f"stopped by {reasons[0]}" if reasons and reasons[0] else "has not ended"
+    if target == "null":
+        return f"{ended}, no target return was set"
+    return (f"reached its target return of {target}" if "target_return" in reasons
+            else f"{ended}, target return of {target} not reached")
+
+
+def _headline(run: RecordedRun) -> Sequence[tuple[str, str, str]]:
+    """A run's most important numbers, each with what it is and a note."""
+    best, last = (shown(run.value(f"evaluation_return_{key}"), None) for key in ("best", "mean"))
+    steps, rounds = shown(run.value("env_steps_total")), shown(run.value("rounds"))
+    return [("best evaluation", best, Markup("last {}").format(last)),
+            ("environment steps", steps, Markup("in {} rounds").format(rounds)),
+            (f"dollars, {run.basis}", shown(run.spent_usd[0], 4),
+             Markup("of {}").format(shown(run.value("budget_usd"), 2))),
+            ("seconds by the clock", shown(run.total("round_s")), "in finished rounds")]
 
 
 Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]

@@ -64,6 +64,19 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert "actor failed 1×" in page.text.replace("\n", " ")
 
 
+def test_the_headline_says_whether_the_target_was_reached(tmp_path: Path) -> None:
+    reached, missed = a_run(tmp_path / "a", stop_reason="target_return"), a_run(tmp_path / "b", stop_reason="max_steps")
+    for run in (reached, missed):
+        with (run / "config.yaml").open("a") as file:
+            file.write("stop:\n  target_return: 500\n")
+    headline = page_of(reached).find(class_="headline").text
+    assert "reached its target return of 500." in headline
+    assert f"of {json.loads((reached / 'summary.json').read_text())['budget_usd']:.2f}" in headline
+    assert "stopped by max_steps, target return of 500 not reached." in page_of(missed).find(class_="headline").text
+    seeds = page_of(some_seeds(tmp_path / "three", 3))
+    assert "0 of 3 seeds reached the target return" in seeds.find(class_="headline").text
+
+
 def test_instances_have_a_throughput_each(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", rounds=2)
     rows = [row | {"instances": count} for row, count in zip(rows_of(run), (None, 4), strict=True)]
@@ -181,6 +194,11 @@ def test_browser(tmp_path: Path) -> None:
                 assert page.run("getComputedStyle(document.body).backgroundColor") == (
                     "rgb(20, 23, 27)" if is_dark else "rgb(246, 247, 249)")
             assert (page.complaints, page.run("window.hacked")) == ([], None)
+            page.run("document.querySelectorAll('.tabs input')[3].click()")
+            assert [page.run(f"chart{place}.getBoundingClientRect().width") > 500 for place in range(4)] == [
+                False, False, False, True]
+            assert page.run("chart3.querySelector('canvas').getBoundingClientRect().width") > 500
+            page.run("document.querySelector('.tabs input').click()")
         page.call("Input.dispatchMouseEvent", type="mouseMoved", **page.run(
             "(({x, y, width, height}) => ({x: x + width - 2, y: y + height / 2}))"
             "((chart0.scrollIntoView(), chart0.querySelector('.u-over').getBoundingClientRect()))"))
