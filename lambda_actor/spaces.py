@@ -22,7 +22,8 @@ class Spaces:
             where they are used.
         frame_stack: ``F``, frames of an observation, the oldest first; 1 for vectors.
         beside_shape: ``(C, H, W)`` of a picture that is seen beside a vector; else empty.
-        binary_parts: Starts and ends of what is 0 or 1 in a vector: one-hot, or MultiBinary's. It is not normalised.
+        binary_parts: Starts and ends of what is 0 or 1 in a vector: one-hot, or MultiBinary's. It is not normalised:
+            a category seen once in 10,000 steps deviates by 0.01, so that its 1 would become 100.
         action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
         action_count: ``n`` of an action that is one choice, 0 … n − 1; 0 otherwise.
         action_counts: ``n`` of each of an action's choices, if it has several; else empty.

@@ -141,7 +141,8 @@ class LocalFleet:
     Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
     function's memory buys. An actor that died or was killed is billed for the time it was given. Those that a process
     serves at once share both. They are as many as are expected to end in half of one actor's time limit, and have that
-    limit together: so a round's deadline leaves time to serve them again, if one of them hangs.
+    limit together: so a round's deadline leaves time to serve them again, if one of them hangs. A new process serves
+    two alone, to learn how long one takes.
     """
 
     def __init__(self, setup: FleetSetup) -> None:

@@ -269,7 +269,10 @@ class ActorCritic(Model[Settings], ABC):
         return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
 
     def rewards(self, batch: Batch) -> np.ndarray:
-        """Returns a batch's rewards as they are trained on, float64 ``[T, B]``: divided and clipped, or as they are."""
+        """Returns a batch's rewards as they are trained on, float64 ``[T, B]``: divided and clipped, or as they are.
+
+        Sums of continued episodes start anew in each fragment, so short fragments give a smaller deviation.
+        """
         if not self.settings.normalize_rewards:
             return batch.rewards
         scaled: np.ndarray = (batch.rewards / float(self.return_moments.std[0])).clip(-REWARD_CLIP, REWARD_CLIP)

@@ -1,4 +1,7 @@
-"""The user's callbacks: made before anything starts, told of each round, kept in the checkpoint."""
+"""The user's callbacks: made before anything starts, told of each round, kept in the checkpoint.
+
+With callbacks, a round is written before the next one's actors start.
+"""
 
 from __future__ import annotations
 

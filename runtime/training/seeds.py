@@ -1,4 +1,7 @@
-"""One experiment with several seeds, one after the other, under one budget; and what they say together."""
+"""One experiment with several seeds, one after the other, under one budget; and what they say together.
+
+A killed seed counts with what its ledger has spent and reserved, so the shares never exceed the budget.
+"""
 
 from __future__ import annotations
 
