@@ -225,6 +225,7 @@ class GuardStack(Stack):
         ]
 
     def _make_function(self) -> lambda_.Function:
+        """The guard's function. It reserves no concurrency: Lambda refuses that in a new account, which has ten."""
         with guard_files() as folder:
             function = lambda_.Function(
                 self, "Guard",

@@ -1,4 +1,4 @@
-"""What an organisation asks of every stack: its tags, and a network of its own. See docs/guides/organisations.md.
+"""What an organisation asks of every stack: its tags, and a network of its own. See docs/guides/deploy.md.
 
 A permissions boundary and a bootstrap qualifier are the CDK's own context keys. The CDK silently ignores a boundary in
 a form that it does not know; that is refused here.

@@ -1,6 +1,9 @@
 """A deployment's start in phases: how long each takes, after how long it is given up, and what exists in it.
 
-The durations are models, from what AWS documents and from bytes; docs/guides/operations.md says whence.
+The durations are modelled. An instance profile takes 2 minutes by itself (hashicorp/terraform#15341), but since March
+2024 CloudFormation continues while it checks one (AWS: "40 percent faster"). AWS documents one to two minutes for
+provisioned concurrency. Users report 4 to 6 minutes for an ElastiCache user, its group and a cache. Images follow from
+bytes: 0.6 GB pulled and 1.6 GB unpacked, with CUDA 3.3 and 7 GB.
 """
 
 from __future__ import annotations

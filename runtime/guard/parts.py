@@ -181,7 +181,8 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
     """Takes the actor function out of the network, so that CloudFormation need not wait for its network interfaces.
 
     Lambda deletes an interface when no function and no published version uses it, up to 20 minutes later, and with the
-    function's role. So the versions go, and the function gets a role that stays.
+    function's role. So the versions go, and the function gets a role that stays. CloudFormation alone takes 25 to 40
+    minutes (aws-cloudformation/cloudformation-coverage-roadmap#392).
 
     Args:
         role_arn: Of a role that may delete network interfaces and outlives the function; empty if there is none.

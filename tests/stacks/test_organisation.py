@@ -1,4 +1,4 @@
-"""What organisations ask of all stacks, as docs/guides/organisations.md says it: each context key, synthesised."""
+"""What organisations ask of all stacks, as docs/guides/deploy.md says it: each context key, synthesised."""
 
 from __future__ import annotations
 

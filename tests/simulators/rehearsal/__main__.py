@@ -29,7 +29,7 @@ def main() -> int:
     if options.all and all(result["result"] == "ok" for result in results.values()):
         decisions.write(set().union(*(decisions.read(options.out / name / "decisions.json") for name in names)))
         print(f"what IAM decided: {decisions.KNOWN}")
-    print(f"all of it: {options.out}/SCENARIO/rehearsal.json; what its keys mean: docs/guides/operations.md")
+    print(f"all of it: {options.out}/SCENARIO/rehearsal.json; Rehearsal.conclude explains its keys")
     return int(any(result["result"] != "ok" for result in results.values()))
 
 

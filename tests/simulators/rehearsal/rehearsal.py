@@ -360,7 +360,12 @@ class Rehearsal:
         """Looks at what is left and what it cost, and writes it down; what is shared goes too, if nothing is left.
 
         Returns:
-            What ``rehearsal.json`` holds.
+            The contents of ``rehearsal.json``: ``events`` with ``at_s`` by the fast clock and ``wall_s`` on the wall,
+            the resources that Describe found before and after, the keys in the ``bucket``, ``calls`` by role, and
+            ``spend`` by experiment. There, ``run_usd`` is the learner's count, ``ledger_usd`` the guard's, and
+            ``counted_usd`` and ``counted_least_usd`` an independent upper and lower bound. The result is ``ok`` only if
+            nothing is left, IAM denied nothing, ledger and upper bound keep to the budget, and the ledger is not below
+            the lower bound.
         """
         names = names or tuple(self.deployments)
         left = difference(self.account.inventory(), self._found_before)
