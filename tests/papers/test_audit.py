@@ -11,7 +11,7 @@ from tests.helpers import ROOT
 
 WRITTEN = {"Nitro's signal": "docs/results.md", "a learned scheduler": "docs/results.md",
            "boosted trainings": "docs/design/detector.md", "Table 1's settings": "docs/design/detector.md",
-           "Stellaris to the target": "docs/stellaris.md"}
+           "Stellaris to the target": "papers/stellaris/README.md"}
 """The page of each verdict that is in no figure."""
 
 
