@@ -1,4 +1,4 @@
-r"""Which claims of Stellaris reproduce: writes README.md here, a picture of each workload, and a part of docs/results.md.
+r"""Which claims of Stellaris reproduce: writes the README here, pictures of workloads, and a part of docs/results.md.
 
     python -m papers.stellaris.page
 
@@ -170,7 +170,7 @@ def times_as_long(everything: Mapping[str, Runs]) -> str:
     """Returns how long the rounds take with several learners, beside one that applies the same number of gradients."""
     times = {name: paired(runs, "async", CONTROL, lambda a, b: seconds(a) / seconds(b))
              for name, runs in everything.items()}
-    return ", ".join(f"{text(one, 2, unit=' times')} on {TITLES[name]}" for name, one in times.items())
+    return ", ".join(f"{text(one, 2)} on {TITLES[name]}" for name, one in times.items())
 
 
 def return_at(run: Run, level: float, quantity: Callable[[Run, int], float]) -> float:

@@ -47,7 +47,7 @@ def test_the_picture_has_all_arms_and_the_caption_says_which_have_nitros_scaler(
     drawn = (tmp_path / "all.svg").read_text()
     assert all(f"<!-- {arm} (5) -->" in drawn for arm in arms_of("hopper"))
     text = page.page({name: found({}, {}, name) for name in WORKLOADS})
-    assert text.count("Dashed: with Nitro's scaler. They were run on Hopper alone") == 1
+    assert text.count("Dashed: with Nitro's scaler, on Hopper alone") == 1
 
 
 def test_nothing_is_judged_before_all_runs_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
