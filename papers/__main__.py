@@ -78,7 +78,7 @@ class Section:
 
     @property
     def row(self) -> list[str]:
-        """Its line in a table of figures: a link, what it shows, its verdict."""
+        """Its line in a table of figures: a link, its subject, its verdict."""
         what = self.text.split("\n\n")[1].rstrip(".")
         what = what if what[1].isupper() else what[0].lower() + what[1:]
         anchor = self.title.lower().replace(".", "").replace(" ", "-")
@@ -88,14 +88,13 @@ class Section:
 
 def section(name: str) -> Section:
     found, path = json.loads(results(name).read_text()), Path("..") / results(name).relative_to(ROOT)
-    facts, note = module(name).verdict(found["data"]), audit.note(name)
+    facts, note = module(name).verdict(found["data"]), audit.short(name)
     template = PAPERS / NAMES[name] / "figures" / f"{name}.md"
     title = template.read_text().partition("\n")[0].removeprefix("## ")
-    origin = (f"- `python -m papers {name}`; commit {found['commit']}, {found['date']}, {found['hardware']};\n"
-              f"  [data]({path})")
+    origin = f"[Data]({path})."
     return Section(name, rendered(
         template, data=found["data"], text=text, texts=_texts, number=number,
-        picture=f"![{title}]({path.with_suffix('.png')})", origin=f"- {note}\n{origin}" if note else origin, **facts),
+        picture=f"![{title}]({path.with_suffix('.png')})", origin=f"{note} {origin}" if note else origin, **facts),
         facts["status"])
 
 
@@ -106,9 +105,9 @@ def _texts(estimates: Sequence[Mapping[str, Any]], what: str, digits: int = 1) -
 def pages() -> dict[Path, str]:
     """docs/figures.md, and of each paper the README with the verdicts on its figures."""
     sections = {name: section(name) for name in NAMES if results(name).exists()}
-    heads = ["figure", "what it shows", "verdict"]
+    heads, rows = ["figure", "what it shows", "verdict"], [one.row for one in sections.values()]
     found = {DOCUMENT: rendered(
-        PAPERS / "figures.md", table=table(heads, [one.row for one in sections.values()]),
+        PAPERS / "figures.md", table=table([heads[0], heads[2]], [[row[0], row[2]] for row in rows]),
         missing=[name for name in NAMES if name not in sections], sections=[one.text for one in sections.values()])}
     for paper, names in FIGURES.items():
         readme = PAPERS / paper / "README.md"

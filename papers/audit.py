@@ -1,4 +1,4 @@
-"""What a page says beside a verdict that the papers' authors could contest (audit.yaml)."""
+"""The notes beside verdicts that the papers' authors could contest (audit.yaml)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from pathlib import Path
 
 import yaml
 
-OBJECTIONS: dict[str, list[tuple[str, str]]] = yaml.safe_load(
+OBJECTIONS: dict[str, list[list[str]]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text())["objections"]
 
 
 def note(name: str) -> str:
-    """Returns what a page says beside a verdict; empty if nobody contests it."""
+    """Returns the full note beside a verdict; empty for an uncontested one."""
     if name not in OBJECTIONS:
         return ""
-    differences, remedies = (_listed(part) for part in zip(*OBJECTIONS[name], strict=True))
+    differences, remedies = (_listed([one[index] for one in OBJECTIONS[name]]) for index in range(2))
     return f"Under audit: {differences}; to be rerun with {remedies}."
+
+
+def short(name: str) -> str:
+    """Returns the short note beside a figure's verdict; empty for an uncontested one."""
+    if name not in OBJECTIONS:
+        return ""
+    return f"Under audit: {', '.join(one[2] for one in OBJECTIONS[name])}."
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-r"""What Stellaris buys: writes docs/stellaris.md, a picture of each workload, and a part of docs/results.md.
+r"""Which claims of Stellaris reproduce: writes the README here, pictures of workloads, and a part of docs/results.md.
 
     python -m papers.stellaris.page
 
@@ -24,7 +24,7 @@ from papers.competition.page import PAGE as RESULTS_PAGE
 from papers.estimates import differences, excludes, over_seeds, text
 from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload, arms_of
 
-PAGE = ROOT / "docs" / "stellaris.md"
+PAGE = ROOT / "papers" / "stellaris" / "README.md"
 BASELINE, CONTROL, FULL, NITRO, BOTH = "sync-4096", "sync-1024", "+truncation", *COMBINED
 ROUNDS_COMPARED = 20
 """After which arms are compared: the authors' artifact trains for as many."""
@@ -35,9 +35,9 @@ TO_TARGET = "to the target"
 """What begins the claims whose verdict is under audit."""
 TITLES = {"hopper": "Hopper", "walker2d": "Walker2d", "humanoid": "Humanoid"}
 WHAT = {
-    "sync-4096": "one learner, steps of 4,096 samples: the authors' baseline",
-    "sync-1024": "one learner, steps of 1,024: as many steps as the arms below, the control that the authors lack",
-    "async": "four learners, each gradient applied when it arrives",
+    "sync-4096": "one learner, minibatches of 4,096: the authors' baseline",
+    "sync-1024": "one learner, minibatches of 1,024: a control with the number of gradients that the arms below apply",
+    "async": "four learners, each gradient applied as it arrives",
     "+bound": "with the bound on staleness", "+rates": "with smaller steps for stale gradients",
     "+truncation": "with the cap on ratios: all of Stellaris",
     "nitro-sync": "`sync-1024` with Nitro's scaler: 8 to 32 actors",
@@ -129,7 +129,7 @@ def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
     found, level_s = {}, equal_seconds(runs)
     for when, of_run in ((f"{ROUNDS_COMPARED} rounds", final),
                          ("equal seconds", lambda run: return_at(run, level_s, seconds))):
-        for beside, theirs in (("", BASELINE), (", beside as many steps", CONTROL)):
+        for beside, theirs in (("", BASELINE), (", same number of gradients", CONTROL)):
             times = paired(runs, FULL, theirs, lambda a, b, of_run=of_run: of_run(a) / of_run(b))
             found[f"returns {PUBLISHED_TIMES} times as high: after {when}{beside}"] = (
                 judged(times, nothing=1.0, published=PUBLISHED_TIMES), text(times, 2, unit=" times"))
@@ -157,36 +157,20 @@ def claims_table(everything: Mapping[str, tuple[Runs, Workload]]) -> str:
          *(f"**{one[claim][0]}**: {one[claim][1]}" for one in found.values())] for claim in next(iter(found.values()))])
 
 
-def arms_table(runs: Runs, target_return: float) -> str:
-    """Returns what each arm came to, as Markdown."""
-    level_s, rows = equal_seconds(runs), []
-    for arm, of_arm in runs.items():
-        every = list(of_arm.values())
-        hits = [(run, rounds) for run in every if (rounds := rounds_to(run, target_return)) is not None]
-        rows.append([
-            f"`{arm}`", str(len(every)),
-            *(_over([quantity(run) for run in every], digits) for quantity, digits in (
-                (final, 0), (seconds, 1), (cents, 2), (cents_on_nodes, 1),
-                (lambda run: return_at(run, level_s, seconds), 0))), f"{len(hits)} of {len(every)}",
-            _over([rounds for _, rounds in hits], 0),
-            *(_over([bill(run, rounds) for run, rounds in hits], digits) for bill, digits in (
-                (cents, 2), (cents_on_nodes, 1))),
-            *(f"{np.mean([np.mean(run['rows'][name]) for run in every]):.2g}" for name in (
-                "gradient_staleness_mean", "truncated_fraction"))])
-    return table(["arm", "seeds", f"return after {ROUNDS_COMPARED} rounds", "seconds", "cents", "on GPU nodes",
-                  f"return after {level_s:.0f} s", f"got to {target_return:g}", "rounds", "cents", "on GPU nodes",
-                  "mean staleness", "ratios cut"], rows)
+def steps_table(everything: Mapping[str, Runs]) -> str:
+    """Returns what each step from one arm to the next changes, as Markdown; a column for each workload."""
+    arms = [arm for arm in ARMS if arm not in COMBINED]
+    return table(["step", *(TITLES[name] for name in everything)], [
+        [f"`{before}` to `{after}`", *(_effect(paired(runs, after, before, lambda a, b: final(a) - final(b)))
+                                       for runs in everything.values())]
+        for before, after in zip(arms, arms[1:], strict=False)])
 
 
-def steps_table(runs: Runs) -> str:
-    """Returns what each step from one arm to the next changes, as Markdown."""
-    arms, rows = [arm for arm in ARMS if arm not in COMBINED], []
-    for before, after in zip(arms, arms[1:], strict=False):
-        more = paired(runs, after, before, lambda a, b: final(a) - final(b))
-        times = paired(runs, after, before, lambda a, b: seconds(a) / seconds(b))
-        rows.append([f"`{before}` to `{after}`", str(more["seeds"]), text(more, 0, sign=True),
-                     text(times, 2, unit=" times"), _effect(more)])
-    return table(["step", "seeds", f"return after {ROUNDS_COMPARED} rounds", "seconds", "what it says"], rows)
+def times_as_long(everything: Mapping[str, Runs]) -> str:
+    """Returns how long the rounds take with several learners, beside one that applies the same number of gradients."""
+    times = {name: paired(runs, "async", CONTROL, lambda a, b: seconds(a) / seconds(b))
+             for name, runs in everything.items()}
+    return ", ".join(f"{text(one, 2)} on {TITLES[name]}" for name, one in times.items())
 
 
 def return_at(run: Run, level: float, quantity: Callable[[Run, int], float]) -> float:
@@ -209,32 +193,31 @@ def combined(found: Mapping[str, Any]) -> str:
         sentence = (f"**The combination returns {' but '.join(shown)}**; other differences could not be shown."
                     if shown else "**The combination buys nothing that could be shown.**")
     return f"{sentence}\n\n" + table(
-        [f"Hopper, after {level:.2f} cents each", "seeds", "return", "with both, more by"],
-        [[f"`{arm}`: {WHAT[arm]}", str(len(SEEDS)), _over(returns[arm], 0),
+        [f"Hopper, after {level:.2f} cents each", "return", "with both, more by"],
+        [[f"`{arm}`: {WHAT[arm]}", _over(returns[arm], 0),
           text(gains[arm], 0, sign=True) if arm in gains else ""] for arm in arms])
 
 
 def section(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the page says of a workload."""
-    workload, runs = WORKLOADS[name], by_arm(found)
-    return {"name": name, "title": TITLES[name], "workload": workload, "date": found["date"],
-            "arms": arms_table(runs, workload.target_return), "steps": steps_table(runs),
+    return {"name": name, "title": TITLES[name], "workload": WORKLOADS[name], "date": found["date"],
             "commits": sorted({one for run in found["runs"] for one in run["commits"]})}
 
 
 def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns docs/stellaris.md.
+    """Returns papers/stellaris/README.md.
 
     Args:
         everything: By workload, what was found.
     """
-    known = {name: (by_arm(found), WORKLOADS[name]) for name, found in everything.items()}
+    runs = {name: by_arm(found) for name, found in everything.items()}
+    known = {name: (runs[name], WORKLOADS[name]) for name in everything}
     return rendered(
         Path(__file__).with_suffix(".md"), arms=WHAT, full=FULL,
         baseline=BASELINE, control=CONTROL, rounds_compared=ROUNDS_COMPARED, nodes_usd=GPU_NODES_USD_PER_HOUR,
         claims=claims_table(known), note=audit.note("Stellaris to the target"),
         workloads=[section(name, found) for name, found in everything.items()],
-        combined=combined(everything["hopper"]))
+        steps=steps_table(runs), times_as_long=times_as_long(runs), combined=combined(everything["hopper"]))
 
 
 def draw(runs: Runs, path: Path) -> None:
@@ -263,7 +246,8 @@ def _over(values: Sequence[float], digits: int) -> str:
 
 
 def _effect(more: Mapping[str, Any]) -> str:
-    return {1: "returns more", -1: "returns less"}.get(excludes(more), "no difference that could be shown")
+    effect = {1: ", **returns more**", -1: ", **returns less**"}.get(excludes(more), "")
+    return text(more, 0, sign=True) + effect
 
 
 _WITHOUT_NITRO = {NITRO: CONTROL, BOTH: FULL}

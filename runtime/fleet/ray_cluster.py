@@ -3,7 +3,8 @@
 Ray queues what does not fit. A task is a stream of two messages, both bytes: that it has begun, and its answer. What
 dies with its worker or its node has no answer, is never tried again, and costs nobody else anything. If the head dies,
 Ray would end this process after a minute, in the middle of an update. A setting makes Ray wait instead. `wait` asks the
-head, so the run ends with an error that names it, after the update.
+head, so the run ends with an error that names it, after the update. After `kill -9` of this process, a cluster that it
+started ends by itself within about two minutes, and one that it joined drops the run's tasks.
 """
 
 from __future__ import annotations

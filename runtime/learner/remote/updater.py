@@ -7,6 +7,10 @@
 
 The first result that is put there makes the next version. So an invocation that is repeated, slow or dead costs its own
 bill, and never trains twice. A result that cannot be that of the update is removed, and counts as a failed invocation.
+
+Measured with experiments/hopper.yaml (two threads, seven interleaved pairs, two shared cores): with 8 actors an update
+takes 1.13 times the CPU time of one in place, and with 32 actors 1.03 times. A batch has 0.15 and 0.61 MB, a result
+1.86 and 2.42 MB.
 """
 
 from __future__ import annotations
