@@ -1,4 +1,4 @@
-"""Writes the competition's tables into docs/results.md: ``python -m papers.competition.page``."""
+"""Writes the competition's table into docs/results.md: ``python -m papers.competition.page``."""
 
 from __future__ import annotations
 
@@ -12,50 +12,29 @@ from papers.competition.plan import RESULTS
 
 ANALYSIS = RESULTS / "analysis.json"
 PAGE = ROOT / "docs" / "results.md"
-
-
-def rules_table(found: Mapping[str, Any]) -> str:
-    """Returns a workload's rules as a table, the cheapest first.
-
-    Args:
-        found: Of ``analysis.json``.
-    """
-    cents, better, minutes = found["cents_to_target"], found["cheaper_than_fixed"], found["modelled_minutes"]
-    papers, serverful = found["cents_with_the_papers_learner"], found["cents_without_serverless"]
-    return table(
-        ["rule", "settings", "got there", "cents to the target", "cheaper than `fixed`", "minutes",
-         "with the paper's GPU", "without serverless"],
-        [[f"`{rule}`", found["settings"].get(rule, ""), f"{found['reached'][rule]} of {found['seeds'][rule]}",
-          _estimate(cents[rule]), _probability(better.get(rule)), _estimate(minutes[rule]), _estimate(papers.get(rule)),
-          _estimate(serverful[rule])]
-         for rule in sorted(cents, key=lambda one: float(cents[one]["interquartile_mean"]))])
-
-
-def returns_table(found: Mapping[str, Any]) -> str:
-    """Returns a workload's returns at equal dollars as a table."""
-    levels = found["return_at_cents"]
-    last = list(levels.values())[-1]["estimates"]
-    return table(["rule", *(f"{level} cent{'s' * (level != '1')}" for level in levels)],
-                 [[f"`{rule}`", *(_estimate(level["estimates"][rule], ",.0f") for level in levels.values())]
-                  for rule in sorted(last, key=lambda one: -float(last[one]["interquartile_mean"]))])
+PART = "competition"
+_TITLES = {"hopper": "Hopper", "walker2d": "Walker2d", "halfcheetah": "HalfCheetah", "slow_hopper": "slow Hopper"}
+_ACTORS = {"minions": "4 to 32", "permuted": "as `nitro`"}
+"""Of rules whose settings in the analysis do not say it."""
 
 
 def filled(text: str, analysis: Mapping[str, Any]) -> str:
-    """Returns the page with its tables as they are in the analysis."""
-    for workload, found in analysis.items():
-        for name, part in ((workload, rules_table(found)), (f"{workload} returns", returns_table(found))):
-            text = with_part(text, name, part)
-    return text
+    """Returns the page with the table of the analysis."""
+    return with_part(text, PART, _table_of(analysis))
 
 
-def _estimate(one: Mapping[str, float] | None, form: str = ".2f") -> str:
-    if one is None:
-        return ""
-    return f"{one['interquartile_mean']:{form}} [{one['low']:{form}}, {one['high']:{form}}]"
+def _table_of(analysis: Mapping[str, Any]) -> str:
+    """Cents to the target by rule and workload, the cheapest rule on Hopper first."""
+    hopper = analysis["hopper"]
+    return table(
+        ["rule", "actors", *_TITLES.values()],
+        [[f"`{rule}`", _ACTORS.get(rule) or hopper["settings"][rule],
+          *(_estimate(analysis[workload]["cents_to_target"].get(rule)) for workload in _TITLES)]
+         for rule, _ in sorted(hopper["cents_to_target"].items(), key=lambda one: float(one[1]["interquartile_mean"]))])
 
 
-def _probability(one: Mapping[str, float] | None) -> str:
-    return "" if one is None else f"{100 * one['probability']:.0f} % [{100 * one['low']:.0f}, {100 * one['high']:.0f}]"
+def _estimate(one: Mapping[str, float] | None) -> str:
+    return "" if one is None else f"{one['interquartile_mean']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
 
 
 def main() -> None:

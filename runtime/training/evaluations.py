@@ -19,7 +19,7 @@ _PLAUSIBLE_SHARE = 0.5
 """A hit is plausible once a training episode has gone this share of the way from the first returns to the target.
 
 Best actions do better than sampled ones, most of all early in a training: when Hopper's evaluations reach 3,000, its
-training episodes average 1,900 (docs/design/hopper.md).
+training episodes average 1,900 (docs/design/performance.md).
 """
 
 

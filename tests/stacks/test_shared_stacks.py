@@ -21,7 +21,7 @@ SHARED = ("NitroGuard", "NitroNetwork", "NitroResults")
 ALWAYS_ON = {"AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Events::Rule", "AWS::DynamoDB::Table",
              "AWS::SNS::Topic", "AWS::SNS::TopicPolicy", "AWS::CloudWatch::Alarm", "AWS::Lambda::EventInvokeConfig",
              "AWS::Logs::MetricFilter"}
-"""The guard's: about 60 cents a month, as docs/guides/cost.md says."""
+"""The guard's: about 60 cents a month, as docs/guides/cost.md adds up."""
 FREE_WHEN_IDLE = {
     "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::SubnetRouteTableAssociation",
     "AWS::EC2::Route", "AWS::EC2::InternetGateway", "AWS::EC2::VPCGatewayAttachment", "AWS::EC2::VPCEndpoint",

@@ -5,6 +5,8 @@ An episode is one run: its rounds are the steps, in minibatches of one, two or f
 gets ``max_k R̄_k/J − 1`` on top in its last round. So what a failure costs is ten times what a typical run's time
 does, whatever the units of the return.
 
+On the surrogate of Hopper rounds come out right, and the seconds of large rounds a quarter too long.
+
 Paper: MinionsRL, "Reward", "Training MinionsRL's Scheduler", Table 1. Departure: the paper adds seconds and returns,
 without T and J (docs/decisions/0017-scheduler.md).
 """

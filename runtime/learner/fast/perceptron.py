@@ -2,7 +2,7 @@
 
 For minibatches of some hundred samples autograd and modules take longer than the arithmetic. On AVX-512 oneDNN computes
 a product up to twice as fast as the BLAS that torch calls by itself, and a layer's bias and tanh within the same call.
-Measured in docs/design/performance.md.
+The products of a minibatch took 0.5 ms, modules and autograd 1.9 ms. Speeds: docs/design/performance.md.
 """
 
 from __future__ import annotations
