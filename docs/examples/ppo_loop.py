@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -45,8 +46,9 @@ def advantages_of(trajectory: Trajectory, critic: torch.nn.Module) -> tuple[np.n
 
 
 def learn(pool: ActorPool, iterations: int) -> Iterator[float]:
-    """Trains, and yields the mean return of the episodes that ended in each iteration."""
+    """Trains, and yields the mean return of the last 20 episodes after each iteration."""
     torch.manual_seed(1)
+    recent: deque[float] = deque(maxlen=20)
     actor, critic = network(2), network(1)
     optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-3)
     for _ in range(iterations):
@@ -69,7 +71,8 @@ def learn(pool: ActorPool, iterations: int) -> Iterator[float]:
                 (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()
                 torch.nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], 0.5)
                 optimizer.step()
-        yield float(np.concatenate([one.episode_returns for one in trajectories]).mean())
+        recent.extend(np.concatenate([one.episode_returns for one in trajectories]))
+        yield float(np.mean(recent))
 
 
 if __name__ == "__main__":
