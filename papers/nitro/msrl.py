@@ -56,9 +56,10 @@ def message_of(net: ActorNet, log_std: Array | None = None) -> bytes:
 
 
 def estimates_of(one: Trajectory, critic: Any) -> tuple[Array, Array]:
-    """Advantages and returns. Departure: MSRL's go on across the ends of episodes, and its returns from 0 at the end."""
+    """Advantages and returns. Departure: MSRL's know no ends of episodes, and its returns start from 0."""
     gamma = learner_params["gamma"]
-    values, after = (critic(Tensor(observed.astype(np.float32))).asnumpy()[:, 0] for observed in (one.observations, one.next_observations))
+    values, after = (critic(Tensor(observed.astype(np.float32))).asnumpy()[:, 0]
+                     for observed in (one.observations, one.next_observations))
     deltas = one.rewards + gamma * after * ~one.terminated - values
     goes_on = ~(one.terminated | one.truncated)
     advantages, last = np.zeros(len(one)), 0.0
@@ -93,8 +94,9 @@ def ratio_of(detector: ConvexityDetector, net: ActorNet, observations: Array, ac
         mean, sigma = outputs.chunk(2, dim=-1)
         return (torch.distributions.Normal(mean, sigma).log_prob(taken).sum(-1) * targets).mean()
 
-    return detector.measure(CurvatureProblem(
-        TorchPolicy(net), log_prob, torch.tensor(observations[chosen]), torch.tensor(advantages[chosen]))).convexity_ratio
+    problem = CurvatureProblem(
+        TorchPolicy(net), log_prob, torch.tensor(observations[chosen]), torch.tensor(advantages[chosen]))
+    return detector.measure(problem).convexity_ratio
 
 
 def run(kind: str, seed: int, python: str, out: Path) -> dict[str, Any]:
