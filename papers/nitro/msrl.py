@@ -1,6 +1,6 @@
 """MSRL's PPO on Hopper with actors of a pool, and with Nitro choosing how many: part of Figure 13.
 
-    PYTHONPATH=. /tmp/msrl/bin/python papers/nitro/msrl.py --python .venv/bin/python --work runs/msrl
+    PYTHONPATH=. msrl/bin/python papers/nitro/msrl.py --python .venv/bin/python --work runs/msrl
 
 MindSpore 2.7.0 and mindspore-rl 0.7.0 need an environment of their own: Python 3.11, numpy 1.26.4, torch 2.13.0 and
 PyHessian 0.1 for Nitro's detector, and pydantic. --python names the pool's interpreter. The loss, the networks' layers,
