@@ -115,7 +115,7 @@ lock: setup
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
 	$(BIN)/python docs/make_rounds_md.py
-	$(BIN)/python docs/make_quickstart.py
+	$(BIN)/python docs/make_notebooks.py
 	$(BIN)/python docs/make_deployer_policy.py
 	set -e; for picture in overview rooms round deployment stellaris instances; do $(BIN)/python docs/pictures/make_$$picture.py; done
 

@@ -1,4 +1,4 @@
-"""Runs the cells of docs/quickstart.ipynb, and writes their outputs into it.
+"""Runs the cells of the notebooks in docs, and writes their outputs into them.
 
 Needs no Jupyter: the cells are plain Python, and what they leave is their text, the value of their last expression, and
 the figures that they draw.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
+NOTEBOOKS = (ROOT / "docs" / "quickstart.ipynb", ROOT / "docs" / "actor_pool.ipynb")
 
 
 def run_cells(notebook: dict[str, Any]) -> dict[str, Any]:
@@ -75,8 +75,10 @@ def _lines(text: str) -> list[str]:
 
 if __name__ == "__main__":
     os.environ["MPLBACKEND"] = "agg"
-    sys.path.insert(0, str(ROOT))
-    document = json.loads(NOTEBOOK.read_text())
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        run_cells(document)
-    NOTEBOOK.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    # As Jupyter has it, which runs a notebook in its folder.
+    sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+    for path in NOTEBOOKS:
+        document = json.loads(path.read_text())
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            run_cells(document)
+        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
