@@ -8,7 +8,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from nitro_rl import ActorPool, BudgetError
+from nitro_rl import ActorPool, BudgetError, RunError
 from nitro_rl.integrations.sb3.environments import Normaliser, check_environments, remember
 from nitro_rl.integrations.sb3.fragments import Fragments
 
@@ -25,7 +25,7 @@ class Calls:
         env = model.get_env()
         assert env is not None
         check_environments(env, pool)
-        self._model, self._pool, self._env = model, pool, env
+        self._model, self._pool, self._env, self._policy = model, pool, env, model.policy
         self.normaliser = Normaliser(env)
 
     def sample(self, policy: Any, *, steps: int) -> Fragments | None:
@@ -36,8 +36,11 @@ class Calls:
 
         Raises:
             BudgetError: It does not hold the first call since ``learn`` began.
+            RunError: The model is not what it was when it was attached.
         """
         model = self._model
+        if model.get_env() is not self._env or model.policy is not self._policy:
+            raise RunError("the model's environments or policy were replaced after attach; allowed: attach it again")
         try:
             trajectories = self._pool.sample(policy, actors=model.n_envs, steps=steps)
         except BudgetError as error:
