@@ -313,10 +313,12 @@ class ActorPool:
                     self.rows, name=self._name, experiment=self._experiment, backend=self._backend, best=None,
                     stop_reason="closed", error="", spent_usd=self.spent_usd,
                     session_s=time.monotonic() - self._started_s, was_resumed=False)
-                write_atomically(self._directory.summary_path, to_json(summary))
-                if why := try_to_write_report(self._directory.path):
-                    self._events.append("report_failed", error=why)
-                self._keeping.on_end(summary)
+                try:
+                    write_atomically(self._directory.summary_path, to_json(summary))
+                    if why := try_to_write_report(self._directory.path):
+                        self._events.append("report_failed", error=why)
+                finally:
+                    self._keeping.on_end(summary)
             finally:
                 self._save()
                 self._display.close()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ import nitro_rl
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from nitro_rl import ActorPool, ActorsKeepFailingError, RunError
+from runtime.backends.this_machine import ThisMachine
+from runtime.config.loading import experiment_from_tree
 from runtime.learner.remote.messages import decode_state, encode_state
+from runtime.pool import pool as pools
 from runtime.pool.policies import Published
 from runtime.ports.learning import State
+from runtime.ports.run import RunContext, Supplies
 from runtime.ports.sampling import Actor
 from tests.graphs import linear, model, node
 from tests.helpers import ROOT, descendants, events, is_alive, wait_for
@@ -199,6 +204,21 @@ def test_a_full_disk_ends_the_pool_and_forgets_no_dollar(tmp_path: Path) -> None
         assert len(pool.sample(policy(), actors=2)) == 2
 
 
+def test_a_disk_that_is_full_at_the_end_keeps_nothing_from_the_guard(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, told = opens(), list[Any]()
+
+    def full(_: Path) -> str:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(pools, "try_to_write_report", full)
+    monkeypatch.setattr(pool._keeping, "on_end", told.append)
+    with pytest.raises(OSError, match="the disk is full"):
+        pool.close()
+    assert told
+
+
 # Whoever calls
 
 
@@ -320,6 +340,32 @@ def test_a_graph_that_fits_no_function_is_refused_before_anything_is_reserved() 
     layers = [(np.zeros((2**19, 3)), np.zeros(2**19)), (np.zeros((2, 2**19)), np.zeros(2))]
     with pytest.raises(RunError, match=r"a policy of \d\d,\d+,\d+ bytes and an open episode take a request"):
         published.take(nitro_rl.numpy_policy(layers, log_std=np.zeros(2)))
+
+
+def test_a_pool_on_lambda_keeps_to_its_function_and_its_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    local = experiment_from_tree({**tree(), "learner": {"kind": "external"}, "cache": {"kind": "none"},
+                                  "budget": {"usd": 1}}, source="test").resolved()
+
+    class Here(ThisMachine):
+        def supply(self, run: RunContext) -> Supplies:
+            return super().supply(replace(run, experiment=run.experiment.model_copy(update={"fleet": local.fleet})))
+
+    monkeypatch.setattr(pools, "make_backend", lambda *_: Here(local))
+    (path := tmp_path / "one.json").write_text(json.dumps({
+        **tree(memory_mib=256), "fleet": {"kind": "lambda"}, "budget": {"usd": 1}}))
+    with ActorPool(path, out=tmp_path / "pool", is_quiet=True) as pool:
+        graph = linear(pool.spaces.observation_size, {"mean": pool.spaces.output_size,
+                                                      "log_std": pool.spaces.output_size})
+        with pytest.raises(RunError, match=r"a graph of \d+ bytes needs an actor of 257 MiB; actor\.memory_mib is 256"):
+            pool.sample(nitro_rl.OnnxPolicy(graph), actors=1)
+        wide = [(np.zeros((2**19, pool.spaces.observation_size)), np.zeros(2**19)),
+                (np.zeros((pool.spaces.output_size, 2**19)), np.zeros(pool.spaces.output_size))]
+        with pytest.raises(RunError, match=r"a policy of [\d,]+ bytes and an open episode take a request of"):
+            pool.sample(nitro_rl.numpy_policy(wide, log_std=np.zeros(pool.spaces.output_size)), actors=1)
+        assert pool.spent_usd == pool._meter.reserved_usd == 0.0
+        assert len(pool.sample(policy(), actors=1)) == 1
 
 
 def test_what_an_actor_says_of_itself_is_checked(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
