@@ -159,9 +159,10 @@ class ActorPool:
             self._display.started(resolved, {"results": str(path), **supplies.facts}, self.rows)
             self._keeping.begins()
             self._stack = stack.pop_all()
-        is_lambda, cache = resolved.fleet.kind == "lambda", resolved.cache.kind
-        self._published = Published(self.spaces, resolved.actor.memory_mib if is_lambda else None,
-                                    has_cache=cache != "none" or not is_lambda)
+        # On Lambda a pool has no cache.
+        is_lambda = resolved.fleet.kind == "lambda"
+        self._published = Published(
+            self.spaces, resolved.actor.memory_mib if is_lambda else None, has_cache=not is_lambda)
         self._episodes = OpenEpisodes(self._events)
         self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
