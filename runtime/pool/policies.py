@@ -117,7 +117,7 @@ class Published:
                            "returns of a run, what numpy_policy makes, or an OnnxPolicy")
         try:
             if isinstance(given, Mapping):
-                given = wire.encode(wire.Kind.WEIGHTS, given)
+                given = wire.encode(wire.Kind.GRAPH if "graph" in given else wire.Kind.WEIGHTS, given)
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()

@@ -530,7 +530,9 @@ def _loaded(
     if isinstance(experiment, Mapping):
         if overrides:
             raise ExperimentError("overrides are for an experiment file; change the dict instead")
-        tree = {**experiment, "learner": {"kind": "external"}, "cache": {"kind": "none", **experiment.get("cache", {})}}
+        cache = experiment.get("cache", {})
+        tree = {**experiment, "learner": {"kind": "external"},
+                "cache": {"kind": "none", **cache} if isinstance(cache, Mapping) else cache}
         if budget_usd is not None:
             tree["budget"] = {"usd": budget_usd}
         return experiment_from_tree(tree, source="experiment"), "pool"
