@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ COPIES = 4
 """An actor has the message, the graph in it, what onnxruntime reads of that, and weights as it multiplies by them."""
 ACTOR_MIB = 256
 """Memory of an actor with a small environment and onnxruntime, without a graph."""
+PATIENCE_S = 60.0
+"""For a graph to be loaded, and to act once."""
 
 
 def check_request(what: str, message: bytes) -> None:
@@ -112,7 +115,27 @@ class OnnxPolicy:
                               f"actor.memory_mib is {memory_mib:,}")
 
     def _try(self, spaces: Spaces) -> None:
-        """Runs it for one observation of zeros."""
+        """Runs it for one observation of zeros, but waits no longer than anybody would for that.
+
+        A graph without loops, of a few bytes, can still take hours, in which nothing can interrupt onnxruntime.
+        """
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                self._run(spaces)
+            except Exception as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="graph", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        if thread.is_alive():
+            raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
+        if failed:
+            raise failed[0]
+
+    def _run(self, spaces: Spaces) -> None:
         policy = GraphPolicy.from_bytes(self.weights)
         policy.check(spaces)
         observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)

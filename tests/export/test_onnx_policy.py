@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,12 @@ def test_what_is_no_graph_at_all_is_told(tmp_path: Path) -> None:
     for options in ({"epsilon": "much"}, {"policy_version": 2**70}, {"policy_version": "new"}):
         with pytest.raises(RunError, match="OnnxPolicy: "):
             nitro_rl.OnnxPolicy(GRAPH, **options)  # type: ignore[arg-type]
+
+
+def test_nobody_waits_for_a_graph_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(onnx_policy, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(GraphPolicy, "outputs", lambda *_: ended.wait())
+    with pytest.raises(RunError, match=r"OnnxPolicy: the graph takes more than 0\.01 s for an observation"):
+        nitro_rl.OnnxPolicy(GRAPH).check(SPACES)
+    ended.set()
