@@ -190,7 +190,11 @@ class GraphPolicy:
             raise SchemaError(f"{' and '.join(self._signature.sizes)} of the graph: NaN or infinite")
         if self.act in ("categorical", "epsilon_greedy"):
             # A graph may have put −∞ there itself.
-            return np.where(mask, np.maximum(outputs, FORBIDDEN), FORBIDDEN)
+            outputs = np.where(mask, np.maximum(outputs, FORBIDDEN), FORBIDDEN)
+            if outputs.max() < _CERTAIN:
+                raise SchemaError(f"{' and '.join(self._signature.sizes)} of the graph: none above {_CERTAIN:g} is of "
+                                  "an allowed choice")
+            return outputs
         if self.act == "actions" and self._spaces_of.is_discrete:
             self._check_choices(outputs, mask)
         return outputs

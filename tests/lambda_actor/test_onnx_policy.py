@@ -510,6 +510,16 @@ def test_a_graph_that_gives_no_finite_number_ends_the_fragment(
         policy.outputs(np.ones(3, np.float32))
 
 
+@pytest.mark.parametrize(("act", "output"), [("epsilon_greedy", "q_values"), ("categorical", "logits")])
+def test_a_graph_that_forbids_all_ends_the_fragment(act: str, output: str) -> None:
+    graph = model([node("Add", "observation low", output)], {"observation": [1, 4]}, {output: [1, 4]},
+                  {"low": np.array([-np.inf, -1e31, -1e38, 0], np.float32)}).SerializeToString()
+    policy, mask = checked(graph, act, Spaces((4,), action_count=4)), np.array([True, True, True, False])
+    policy.outputs(np.zeros(4, np.float32))
+    with pytest.raises(SchemaError, match=rf"{output} of the graph: none above -5e\+29 is of an allowed choice"):
+        policy.outputs(np.zeros(4, np.float32), Context(mask))
+
+
 @pytest.mark.parametrize("side", [20_000, 10**6])
 def test_a_few_bytes_do_not_take_all_memory(side: int) -> None:
     nodes = [node("ConstantOfShape", "shape", "big", value=numpy_helper.from_array(np.ones(1, np.float32))),
