@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -299,9 +300,11 @@ def test_other_bounds_of_actions_are_refused(opens: Opens) -> None:
 def test_a_model_that_was_changed_since_is_refused_and_one_without_numbers_costs_nothing(opens: Opens) -> None:
     pool = opens()
     model = sb3.attach(ppo(environments("CartPole-v1")), pool)
+    other = copy.copy(model)
     model.set_env(environments("CartPole-v1"))
-    with pytest.raises(RunError, match="were replaced after attach; allowed: attach it again"):
-        model.learn(100)
+    for one in (model, other):
+        with pytest.raises(RunError, match="were replaced after attach; allowed: attach it again"):
+            one.learn(100)
     model.policy = ppo(environments("CartPole-v1")).policy
     sb3.attach(model, pool)
     torch.nn.init.constant_(model.policy.action_net.weight, float("nan"))

@@ -28,6 +28,16 @@ class Calls:
         self._model, self._pool, self._env, self._policy = model, pool, env, model.policy
         self.normaliser = Normaliser(env)
 
+    def check(self, model: BaseAlgorithm) -> None:
+        """Makes sure that it is the model that was attached, as it was.
+
+        Raises:
+            RunError: It is not.
+        """
+        if model is not self._model or model.get_env() is not self._env or model.policy is not self._policy:
+            raise RunError("the model is a copy, or its environments or policy were replaced after attach; allowed: "
+                           "attach it again")
+
     def sample(self, policy: Any, *, steps: int) -> Fragments | None:
         """Has each of the model's ``n_envs`` actors play a fragment.
 
@@ -36,11 +46,8 @@ class Calls:
 
         Raises:
             BudgetError: It does not hold the first call since ``learn`` began.
-            RunError: The model is not what it was when it was attached.
         """
         model = self._model
-        if model.get_env() is not self._env or model.policy is not self._policy:
-            raise RunError("the model's environments or policy were replaced after attach; allowed: attach it again")
         try:
             trajectories = self._pool.sample(policy, actors=model.n_envs, steps=steps)
         except BudgetError as error:
