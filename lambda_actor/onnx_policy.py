@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ STATE_BYTES_MAX = EPISODE_BYTES_MAX // 2
 """Of what a recurrent graph remembers: it travels with an episode that another actor continues."""
 _STATE_NAME_BYTES_MAX = 200
 MEMORY_BYTES_MAX = 2**30
-"""Of all graphs that are loaded in a process: a few bytes can ask for any array."""
+"""Of a graph, as it is loaded and runs: a few bytes can ask for any array."""
 _CERTAIN = FORBIDDEN / 2
 _EVERYTHING = Context()
 
@@ -341,10 +342,12 @@ def _open(data: bytes) -> tuple[Any, Ports]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = 4
-    onnxruntime.create_and_register_allocator(
-        onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0,
-                                  onnxruntime.OrtMemType.DEFAULT),
-        onnxruntime.OrtArenaCfg({"max_mem": MEMORY_BYTES_MAX}))
+    with suppress(Exception):
+        # For sessions from now on; an older onnxruntime keeps the first one for all.
+        onnxruntime.create_and_register_allocator(
+            onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0,
+                                      onnxruntime.OrtMemType.DEFAULT),
+            onnxruntime.OrtArenaCfg({"max_mem": MEMORY_BYTES_MAX}))
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes",
                                      str(wire.MESSAGE_BYTES_MAX))
