@@ -297,9 +297,10 @@ class ActorPool:
         if self._owner != os.getpid():
             # A fork: all belongs to the process that opened it.
             return
+        is_first, self._closed = not self._closed, self._closed or why
+        # A thread that waits for its call sees that it is closed.
         with self._lock:
-            if not self._closed:
-                self._closed = why
+            if is_first:
                 self._end_all()
 
     def _end_all(self) -> None:

@@ -273,6 +273,30 @@ def test_threads_take_turns(opens: Opens) -> None:
     assert pool._meter.reserved_usd == 0.0
 
 
+def test_a_thread_can_close_it_while_another_one_waits(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, is_waiting, told = opens(), threading.Event(), list[str]()
+    next_one = pool._sampler.next
+
+    def nobody_ends(timeout_s: float) -> Any:
+        is_waiting.set()
+        return next_one(timeout_s) if pool._closed else None
+
+    def sample() -> None:
+        try:
+            pool.sample(policy(), actors=1)
+        except RunError as error:
+            told.append(str(error))
+
+    monkeypatch.setattr(pool._sampler, "next", nobody_ends)
+    thread = threading.Thread(target=sample)
+    thread.start()
+    is_waiting.wait()
+    pool.close()
+    thread.join()
+    assert told == [f"the pool is closed; open another one on {pool.directory}"]
+    assert pool._meter.reserved_usd == 0.0
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_leaves_the_pool_to_its_owner(opens: Opens) -> None:
     pool = opens()
