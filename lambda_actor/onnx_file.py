@@ -16,6 +16,10 @@ _DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 11: "flo
 _BRANCHING = "Loop, Scan, If and other operators that hold graphs of their own are refused: nobody knows when they end"
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 _VARINT_BYTES_MAX = 10
+_KEY_MAX = 2**32 - 1
+"""onnxruntime ignores higher bits of a field's key, and would see another field than this file does."""
+FIELDS_MAX = 500_000
+"""Of all messages of a file: an array is one field, and large networks have thousands."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +54,22 @@ def read_ports(data: bytes) -> Ports:
             random numbers of its own.
     """
     try:
-        found, constants, nodes = Ports(), set[str](), 0
-        for number, value in _fields(memoryview(data)):
+        found, constants, nodes, left = Ports(), set[str](), 0, iter(range(FIELDS_MAX))
+        for number, value in _fields(memoryview(data), left):
             if number == 25:
                 raise SchemaError("the graph has functions of its own, which are refused; export it with them inlined")
             if number != 7:
                 continue
-            for part, inner in _fields(_message(value)):
+            for part, inner in _fields(_message(value), left):
                 if part == 1:
-                    _check_node(_message(inner))
+                    _check_node(_message(inner), left)
                     nodes += 1
                 elif part == 5:
-                    constants.add(_check_tensor(_message(inner)))
+                    constants.add(_check_tensor(_message(inner), left))
                 elif part == 11:
-                    found.inputs.update([_port(_message(inner))])
+                    found.inputs.update([_port(_message(inner), left)])
                 elif part == 12:
-                    found.outputs.update([_port(_message(inner))])
+                    found.outputs.update([_port(_message(inner), left)])
                 elif part == 15:
                     raise SchemaError("the graph has sparse constants, which are refused")
     except _MalformedError as error:
@@ -82,11 +86,15 @@ class _MalformedError(Exception):
     """The bytes are no message of Protocol Buffers."""
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message: number, and a number or bytes."""
+def _fields(data: memoryview, left: Iterator[int]) -> Iterator[tuple[int, int | memoryview]]:
+    """The fields of a message: number, and a number or bytes; as many as are left of those that a file may have."""
     offset = 0
     while offset < len(data):
         key, offset = _varint(data, offset)
+        if key > _KEY_MAX:
+            raise _MalformedError(f"a field's key is {key}")
+        if next(left, None) is None:
+            raise SchemaError(f"the graph has more than {FIELDS_MAX:,} parts; allowed: up to that")
         number, kind = key >> 3, key & 7
         value: int | memoryview
         if kind == 0:
@@ -121,17 +129,17 @@ def _text(value: int | memoryview) -> str:
     return bytes(_message(value)).decode(errors="replace")
 
 
-def _check_node(data: memoryview) -> None:
+def _check_node(data: memoryview, left: Iterator[int]) -> None:
     operator, domain = "", ""
-    for number, value in _fields(data):
+    for number, value in _fields(data, left):
         if number == 4:
             operator = _text(value)
         elif number == 7:
             domain = _text(value)
         elif number == 5:
-            for part, inner in _fields(_message(value)):
+            for part, inner in _fields(_message(value), left):
                 if part in (5, 10):
-                    _check_tensor(_message(inner))
+                    _check_tensor(_message(inner), left)
                 elif part in (6, 11):
                     raise SchemaError(f"the graph has an operator with a graph inside. {_BRANCHING}")
                 elif part in (22, 23):
@@ -145,10 +153,10 @@ def _check_node(data: memoryview) -> None:
                           "allowed: give the distribution's parameters, and actors draw the action")
 
 
-def _check_tensor(data: memoryview) -> str:
+def _check_tensor(data: memoryview, left: Iterator[int]) -> str:
     """Checks that a constant is in the file; returns its name."""
     name = ""
-    for number, value in _fields(data):
+    for number, value in _fields(data, left):
         if number == 8:
             name = _text(value)
         elif number == 13 or (number == 14 and value):
@@ -156,25 +164,26 @@ def _check_tensor(data: memoryview) -> str:
     return name
 
 
-def _port(data: memoryview) -> tuple[str, Port]:
+def _port(data: memoryview, left: Iterator[int]) -> tuple[str, Port]:
     name, dtype, shape = "", "", None
-    for number, value in _fields(data):
+    for number, value in _fields(data, left):
         if number == 1:
             name = _text(value)
         elif number == 2:
-            for part, inner in _fields(_message(value)):
+            for part, inner in _fields(_message(value), left):
                 if part != 1:
                     raise SchemaError(f"{name!r} of the graph is no tensor")
-                for place, what in _fields(_message(inner)):
+                for place, what in _fields(_message(inner), left):
                     if place == 1:
                         dtype = _DTYPES.get(what, f"type {what}") if isinstance(what, int) else ""
                     elif place == 2:
-                        shape = tuple(_length(_message(one)) for kind, one in _fields(_message(what)) if kind == 1)
+                        shape = tuple(_length(_message(one), left) for kind, one in _fields(_message(what), left)
+                                      if kind == 1)
     return name, Port(dtype, shape)
 
 
-def _length(data: memoryview) -> int | None:
-    for number, value in _fields(data):
+def _length(data: memoryview, left: Iterator[int]) -> int | None:
+    for number, value in _fields(data, left):
         if number == 1 and isinstance(value, int) and value < 2**63:
             return value
     return None

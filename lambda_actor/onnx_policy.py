@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ _STATE_IN, _STATE_OUT = "state_in_", "state_out_"
 STATE_BYTES_MAX = EPISODE_BYTES_MAX // 2
 """Of what a recurrent graph remembers: it travels with an episode that another actor continues."""
 _STATE_NAME_BYTES_MAX = 200
+MEMORY_BYTES_MAX = 2**30
+"""Of a graph, as it is loaded and runs: a few bytes can ask for any array."""
 _CERTAIN = FORBIDDEN / 2
 _EVERYTHING = Context()
 
@@ -89,7 +92,7 @@ def signature_of(ports: Ports, act: str, epsilon: float, spaces: Spaces) -> Sign
     if act == "actions" and spaces.has_action_mask and MASK not in found:
         raise SchemaError(f"the graph chooses actions, and the environment says which are allowed: it needs an input "
                           f"{MASK} [1, {sum(spaces.choice_counts)}]")
-    inputs = {name: (np.dtype(port.dtype), _fitting(name, port, *wanted[name])) for name, port in found.items()}
+    inputs = {name: _fitting(name, port, *wanted[name]) for name, port in found.items()}
     sizes = dict.fromkeys(OUTPUTS[act], math.prod(spaces.action_shape) if act == "actions" else spaces.output_size)
     for name, size in sizes.items():
         _check_output(name, ports.outputs, size)
@@ -112,9 +115,7 @@ class GraphPolicy:
         self.epsilon = float(fields["epsilon"])
         data = fields["graph"].tobytes()
         read_ports(data)
-        self._session = _open(data)
-        self._ports = Ports(*({one.name: _port(one) for one in found} for found in (
-            self._session.get_inputs(), self._session.get_outputs())))
+        self._session, self._ports = _open(data)
         self._spaces: Spaces | None = None
         self._bounds: tuple[tuple[float, float], ...] = ()
         self._signature = Signature({}, {}, {})
@@ -177,7 +178,7 @@ class GraphPolicy:
             found = {name: np.asarray(array, np.float32) for name, array in zip(
                 self._names, self._session.run(self._names, feeds), strict=True)}
         except Exception as error:
-            raise SchemaError(f"the graph fails: {error}") from error
+            raise SchemaError(f"the graph fails{_allowed(error)}: {error}") from error
         if self._signature.states:
             context.state = {name: self._next_state(name, found[_STATE_OUT + name]) for name in self._signature.states}
         for name, size in self._signature.sizes.items():
@@ -185,9 +186,16 @@ class GraphPolicy:
                 raise SchemaError(f"{name} of the graph has {np.size(found[name])} numbers; the environment needs "
                                   f"{size}")
         outputs = np.concatenate([np.ravel(found[name]) for name in self._signature.sizes])
+        if not (outputs < np.inf).all():
+            # −∞ may stand for what the graph itself forbids.
+            raise SchemaError(f"{' and '.join(self._signature.sizes)} of the graph: NaN or infinite")
         if self.act in ("categorical", "epsilon_greedy"):
             # A graph may have put −∞ there itself.
-            return np.where(mask, np.maximum(outputs, FORBIDDEN), FORBIDDEN)
+            outputs = np.where(mask, np.maximum(outputs, FORBIDDEN), FORBIDDEN)
+            if outputs.max() < _CERTAIN:
+                raise SchemaError(f"{' and '.join(self._signature.sizes)} of the graph: none above {_CERTAIN:g} is of "
+                                  "an allowed choice")
+            return outputs
         if self.act == "actions" and self._spaces_of.is_discrete:
             self._check_choices(outputs, mask)
         return outputs
@@ -294,13 +302,15 @@ def _observed(spaces: Spaces) -> dict[str, tuple[tuple[str, ...], tuple[int, ...
     return {"observation": (("float32",), spaces.observation_shape, False)}
 
 
-def _fitting(name: str, port: Port, dtypes: tuple[str, ...], shape: tuple[int, ...], is_kept: bool) -> tuple[int, ...]:
+def _fitting(
+    name: str, port: Port, dtypes: tuple[str, ...], shape: tuple[int, ...], is_kept: bool
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
     found = _shape(name, port)
     if port.dtype not in dtypes:
         raise SchemaError(f"{name} of the graph is {port.dtype}; allowed: {' | '.join(dtypes)}")
     if math.prod(found) != math.prod(shape) or (is_kept and found[-len(shape):] != shape):
         raise SchemaError(f"{name} of the graph is {list(found)}; the environment gives {[1, *shape]}")
-    return found
+    return np.dtype(port.dtype), found
 
 
 def _shape(name: str, port: Port) -> tuple[int, ...]:
@@ -322,7 +332,8 @@ def _check_output(name: str, outputs: Mapping[str, Port], size: int) -> None:
                               f"{size} numbers")
 
 
-def _open(data: bytes) -> Any:
+def _open(data: bytes) -> tuple[Any, Ports]:
+    """A session of onnxruntime, and what it says of the graph."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -331,12 +342,27 @@ def _open(data: bytes) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = 4
+    with suppress(Exception):
+        # For sessions from now on; an older onnxruntime keeps the first one for all.
+        onnxruntime.create_and_register_allocator(
+            onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0,
+                                      onnxruntime.OrtMemType.DEFAULT),
+            onnxruntime.OrtArenaCfg({"max_mem": MEMORY_BYTES_MAX}))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes",
+                                     str(wire.MESSAGE_BYTES_MAX))
     # Else other formats would be tried.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        return session, Ports(*({one.name: _port(one) for one in found} for found in (
+            session.get_inputs(), session.get_outputs())))
     except Exception as error:
-        raise SchemaError(f"onnxruntime cannot run the graph: {error}") from error
+        raise SchemaError(f"onnxruntime cannot run the graph{_allowed(error)}: {error}") from error
+
+
+def _allowed(error: Exception) -> str:
+    return f", which may take {MEMORY_BYTES_MAX:,} bytes of memory" if "arena" in str(error) else ""
 
 
 def _port(argument: Any) -> Port:

@@ -258,11 +258,12 @@ def roll_out_together(
             told = [contexts[place] for place in playing]
         try:
             outputs = policy.outputs_together(observations, told)
+            actions = policy.sample_together(outputs, noise[step])
         except Exception as error:
             # A graph of somebody's own.
             found.update(dict.fromkeys(playing, error))
             break
-        places, messages = playing, zip(outputs, policy.sample_together(outputs, noise[step]), strict=True)
+        places, messages = playing, zip(outputs, actions, strict=True)
     return [found[place] for place in range(len(rollouts))]
 
 

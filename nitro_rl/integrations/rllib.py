@@ -170,7 +170,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         choices = tuple(found["action_counts"]) or found["action_count"]
         wanted = (spaces[1].shape[0] if isinstance(spaces[1], gymnasium.spaces.Box) else
                   tuple(map(int, spaces[1].nvec)) if hasattr(spaces[1], "nvec") else int(spaces[1].n))
-        if (tuple(found["observation_shape"]), found["action_size"] or choices) != (spaces[0].shape, wanted):
+        bounds = found["action_bounds"]
+        is_bounded_otherwise = bool(bounds) and not np.allclose(np.transpose(bounds), [spaces[1].low, spaces[1].high])
+        if is_bounded_otherwise or (tuple(found["observation_shape"]), found["action_size"] or choices) != (
+                spaces[0].shape, wanted):
             self._remote.close()
             raise RunError(f"the pool's environment has spaces {found}, RLlib's has {spaces}; they must be the same")
 
@@ -257,15 +260,16 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """As `SingleAgentEnvRunner.get_state`, with the pool's state."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
         if self._remote is not None and self._check_component(POOL, components, not_components):
-            if self._ahead is not None and not self._held:
-                self._held = self._remote.collect()
+            # Without a call ahead it is what a failed one left, which nobody learns from.
+            found = self._held or self._remote.collect()
+            self._held = found if self._ahead is not None else []
             state[POOL] = self._remote.state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """As `SingleAgentEnvRunner.set_state`; open episodes go on, under new ids."""
         if self._remote is not None and POOL in state:
-            if self._ahead is not None and not self._held:
+            if not self._held:
                 self._remote.collect()
             self._ahead, self._held, self._open = None, [], {}
             self._remote.load_state(state[POOL])

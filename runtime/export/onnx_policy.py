@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,29 @@ from lambda_actor.policy import Context
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
+from runtime.records.files import read_regular
 
 COPIES = 4
 """An actor has the message, the graph in it, what onnxruntime reads of that, and weights as it multiplies by them."""
 ACTOR_MIB = 256
 """Memory of an actor with a small environment and onnxruntime, without a graph."""
+PATIENCE_S = 60.0
+"""For a graph to be loaded, and to act once."""
+
+
+def check_request(what: str, message: bytes) -> None:
+    """Checks that AWS Lambda carries a policy to an actor, if there is no cache.
+
+    Args:
+        what: It is, for people.
+
+    Raises:
+        SchemaError: It does not.
+    """
+    request = text_bytes(len(message)) + text_bytes(EPISODE_BYTES_MAX) + FRAME_BYTES_MAX
+    if request > PAYLOAD_BYTES_MAX:
+        raise SchemaError(f"{what} and an open episode take a request of {request:,}, and AWS Lambda takes "
+                          f"{PAYLOAD_BYTES_MAX:,}; allowed with cache.kind = none: a smaller one, or a cache")
 
 
 class OnnxPolicy:
@@ -50,9 +69,12 @@ class OnnxPolicy:
         Raises:
             RunError: The file cannot be read, or no actor may run what it holds.
         """
-        self._source = "OnnxPolicy" if isinstance(graph, bytes) else str(graph)
+        self._source = str(graph) if isinstance(graph, str | os.PathLike) else "OnnxPolicy"
         try:
-            self._graph = graph if isinstance(graph, bytes) else Path(graph).read_bytes()
+            self._graph = graph if isinstance(graph, bytes) else read_regular(
+                Path(graph), wire.MESSAGE_BYTES_MAX, may_be_link=True)
+            if len(self._graph) > wire.MESSAGE_BYTES_MAX:
+                raise SchemaError(f"has {len(self._graph):,} bytes; allowed: up to {wire.MESSAGE_BYTES_MAX:,}")
             if act not in OUTPUTS:
                 raise SchemaError(f"act = {act!r}; allowed: {' | '.join(OUTPUTS)}")
             self._ports, self._act, self._epsilon = read_ports(self._graph), act, float(epsilon)
@@ -61,8 +83,8 @@ class OnnxPolicy:
                 "policy_version": np.array(policy_version, np.int64), "graph": np.frombuffer(self._graph, np.uint8),
                 "act": wire.text_field(act), "epsilon": np.array(epsilon, np.float64)})
         except OSError as error:
-            raise RunError(f"{self._source}: cannot be read: {error.strerror}") from None
-        except WireError as error:
+            raise RunError(f"{self._source}: cannot be read: {error.strerror or error}") from None
+        except (WireError, ValueError, TypeError, OverflowError) as error:
             raise RunError(f"{self._source}: {error}") from None
 
     def check(self, spaces: Spaces, *, memory_mib: int | None = None, has_cache: bool = True) -> None:
@@ -85,18 +107,35 @@ class OnnxPolicy:
             raise RunError(f"{self._source}: {error}") from None
 
     def _check_sizes(self, memory_mib: int | None, *, has_cache: bool) -> None:
-        request = text_bytes(len(self.weights)) + text_bytes(EPISODE_BYTES_MAX) + FRAME_BYTES_MAX
-        if not has_cache and request > PAYLOAD_BYTES_MAX:
-            raise SchemaError(
-                f"a graph of {len(self._graph):,} bytes and an open episode take a request of {request:,}, and AWS "
-                f"Lambda takes {PAYLOAD_BYTES_MAX:,}; allowed with cache.kind = none: a smaller graph, or a cache")
+        if not has_cache:
+            check_request(f"a graph of {len(self._graph):,} bytes", self.weights)
         needed_mib = ACTOR_MIB + -(-COPIES * len(self._graph) // 2**20)
         if memory_mib is not None and needed_mib > memory_mib:
             raise SchemaError(f"a graph of {len(self._graph):,} bytes needs an actor of {needed_mib:,} MiB; "
                               f"actor.memory_mib is {memory_mib:,}")
 
     def _try(self, spaces: Spaces) -> None:
-        """Runs it for one observation of zeros."""
+        """Runs it for one observation of zeros, but waits no longer than anybody would for that.
+
+        A graph without loops, of a few bytes, can still take hours, in which nothing can interrupt onnxruntime.
+        """
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                self._run(spaces)
+            except Exception as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="graph", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        if thread.is_alive():
+            raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
+        if failed:
+            raise failed[0]
+
+    def _run(self, spaces: Spaces) -> None:
         policy = GraphPolicy.from_bytes(self.weights)
         policy.check(spaces)
         observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)

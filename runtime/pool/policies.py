@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.errors import WireError
-from lambda_actor.policy import Policy, read_policy
+from lambda_actor.errors import SchemaError, WireError
+from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 
@@ -72,23 +72,34 @@ class Published:
         weights: Its message.
     """
 
-    def __init__(self, spaces: Spaces) -> None:
-        """Takes the environment's spaces, which each policy must fit."""
-        self._spaces, self._digest = spaces, b""
+    def __init__(self, spaces: Spaces, memory_mib: int | None = None, *, has_cache: bool = True) -> None:
+        """Takes what each policy must fit.
+
+        Args:
+            spaces: Of the environment.
+            memory_mib: Of an actor's function; None if actors are elsewhere.
+            has_cache: Whether policies need not fit a request of AWS Lambda.
+        """
+        self._spaces, self._memory_mib, self._has_cache, self._digest = spaces, memory_mib, has_cache, b""
         self.version, self.weights = -1, b""
 
     def get_state(self) -> list[Any]:
         return [self.version, self._digest.hex()]
 
     def set_state(self, state: Any) -> None:
-        """Goes on from what `get_state` gave.
+        """Goes on from what `get_state` gave, but gives no number again that another policy had here.
+
+        Warm actors know a policy by its number.
 
         Raises:
             ValueError, TypeError: It is no such thing.
         """
         version, digest = state
-        self.version, self._digest = int(version), bytes.fromhex(digest)
-        self.weights = b""
+        version, digest = int(version), bytes.fromhex(digest)
+        if version > self.version:
+            self.version, self._digest = version, digest
+        elif digest != self._digest:
+            self._digest = b""
 
     def take(self, policy: Any) -> None:
         """Takes a policy: another one than the newest has the next number.
@@ -98,22 +109,38 @@ class Published:
                 or a decoded message of it.
 
         Raises:
-            RunError: It is none of these, or does not fit the environment.
+            RunError: It is none of these, or does not fit the environment or an actor.
         """
         given = getattr(policy, "weights", policy)
-        if isinstance(given, Mapping):
-            given = wire.encode(wire.Kind.WEIGHTS, given)
-        if not isinstance(given, bytes):
+        if not isinstance(given, bytes | Mapping):
             raise RunError(f"policy = {type(policy).__name__} is none that actors can run; allowed: what load_policy "
                            "returns of a run, what numpy_policy makes, or an OnnxPolicy")
         try:
+            if isinstance(given, Mapping):
+                given = wire.encode(wire.Kind.GRAPH if "graph" in given else wire.Kind.WEIGHTS, given)
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
             if digest != self._digest:
-                read_policy(message).check(self._spaces)
+                self._check(kind, fields, message)
             version = self.version + (digest != self._digest)
             weights = wire.encode(kind, fields | {"policy_version": np.array(version, np.int64)})
         except WireError as error:
             raise RunError(f"the policy cannot act in this environment: {error}") from None
         self._digest, self.version, self.weights = digest, version, weights
+
+    def _check(self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes) -> None:
+        if kind == wire.Kind.GRAPH:
+            from runtime.export.onnx_policy import OnnxPolicy
+
+            graph = OnnxPolicy(fields["graph"].tobytes(), wire.field_text(fields["act"]), float(fields["epsilon"]))
+            return graph.check(self._spaces, memory_mib=self._memory_mib, has_cache=self._has_cache)
+        Policy.from_bytes(message).check(self._spaces)
+        for name, array in fields.items():
+            if array.dtype.kind == "f" and name != "observation_clip" and not np.isfinite(array).all():
+                raise SchemaError(f"{name} is not finite")
+        if not self._has_cache:
+            from runtime.export.onnx_policy import check_request
+
+            check_request(f"a policy of {len(message):,} bytes", message)
+        return None

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 import uuid
 from collections import deque
@@ -37,16 +38,18 @@ from runtime.learner.remote.messages import decode_state, encode_state
 from runtime.pool.policies import Published
 from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.ports import sampling
+from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.run import Display, RunContext
 from runtime.ports.sampling import Actor, ActorSpec, ActorTally, Ended
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.events import EventLog, time_of_day
-from runtime.records.files import to_json, write_atomically
-from runtime.records.layout import default_directory
+from runtime.records.files import INTEGER_MAX, json_object, read_regular, to_json, write_atomically
+from runtime.records.layout import LEDGER, default_directory
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.records.spent import spent_in
 from runtime.report.page import try_to_write_report
 from runtime.sampling.episodes import OpenEpisodes, continued_episode
 from runtime.sampling.failures import Failures, Patience
@@ -135,14 +138,17 @@ class ActorPool:
             if directory.holds_run:
                 check_same_experiment(self._experiment, stored_experiment(directory), directory)
             self.directory, self.rows = path, directory.read_rounds()
-            directory.cut_rounds_back(len(self.rows))
+            # One that was killed may have had trajectories of calls that have no row.
+            self._number = self._written = max([_calls_in(path), *(row.round_index for row in self.rows)])
+            directory.cut_rounds_back(self._number)
             self._events = EventLog(directory.events_path, time_of_day)
             supplies = backend.supply(RunContext(
                 experiment=self._experiment, spaces=self.spaces, run_id=(run_id := uuid.uuid4().hex),
                 directory=directory, events=self._events, stack=stack, shield=Signals().shield))
             self._meter, self._keeping = supplies.meter, supplies.keeping
             count_what_was_spent(self._meter, directory.ledger_path, self._events,
-                                 elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save)
+                                 elsewhere_usd=max(self._keeping.spent_usd(), spent_in(path).most_usd),
+                                 save_ledger=self._save)
             write_atomically(directory.config_path, self._experiment.to_yaml().encode())
             write_atomically(directory.prices_path, prices_to_json(backend.prices))
             self._sampler = ServerlessSampler(supplies.fleet, supplies.cache, self._meter)
@@ -153,18 +159,21 @@ class ActorPool:
             self._display.started(resolved, {"results": str(path), **supplies.facts}, self.rows)
             self._keeping.begins()
             self._stack = stack.pop_all()
-        self._published = Published(self.spaces)
+        # On Lambda a pool has no cache.
+        is_lambda = resolved.fleet.kind == "lambda"
+        self._published = Published(
+            self.spaces, resolved.actor.memory_mib if is_lambda else None, has_cache=not is_lambda)
         self._episodes = OpenEpisodes(self._events)
         self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
         self._ready: deque[Trajectory] = deque()
         self._failed: deque[Call] = deque()
         self._waiting: dict[int, dict[str, Any]] = {}
-        self._number, self._env_steps = len(self.rows), sum(row.env_steps for row in self.rows)
+        self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
         self._standing_usd = 0.0
         self._started_s = time.monotonic()
-        self._closed = ""
+        self._closed, self._owner, self._lock = "", os.getpid(), threading.RLock()
 
     def __enter__(self) -> ActorPool:
         return self
@@ -200,18 +209,20 @@ class ActorPool:
             ActorsKeepFailingError: Some brought nothing, in three tries each. `as_completed` has what came.
             RunError: The pool is closed, or an argument is not allowed.
         """
-        call = self._start(policy, actors, steps, is_streamed=False)
+        with self._in_turn():
+            call = self._start(policy, actors, steps, is_streamed=False)
         while not call.has_ended:
             self._advance()
         found = [for_trainers(call.came[slot]) for slot in sorted(call.came)]
         if call.error:
-            self._ready.extend(found)
+            self._give_back(found)
             raise ActorsKeepFailingError(_missing(call), call.error)
         return found
 
     def submit(self, policy: Any, *, actors: int, steps: int | None = None) -> Call:
         """Starts a call, and returns at once; `as_completed` has its trajectories. Otherwise as `sample`."""
-        return self._start(policy, actors, steps, is_streamed=True)
+        with self._in_turn():
+            return self._start(policy, actors, steps, is_streamed=True)
 
     def as_completed(self) -> Iterator[Trajectory]:
         """Yields the trajectories of submitted calls as they come, until none is in flight.
@@ -220,13 +231,18 @@ class ActorPool:
             ActorsKeepFailingError: An actor brought nothing, in three tries. The others' can still be taken.
         """
         while self._ready or self._failed or self._calls:
-            if self._ready:
-                yield self._ready.popleft()
-            elif self._failed:
-                call = self._failed.popleft()
-                raise ActorsKeepFailingError(_missing(call), call.error)
-            else:
+            with self._lock:
+                found = self._ready.popleft() if self._ready else self._failed.popleft() if self._failed else None
+            if found is None:
                 self._advance()
+            elif isinstance(found, Call):
+                raise ActorsKeepFailingError(_missing(found), found.error)
+            else:
+                yield found
+
+    def _give_back(self, trajectories: Iterable[Trajectory]) -> None:
+        """Has `as_completed` yield these."""
+        self._ready.extend(trajectories)
 
     def state(self) -> bytes:
         """Returns what later calls depend on, for a checkpoint: open episodes, and how many calls there were.
@@ -248,24 +264,29 @@ class ActorPool:
         Raises:
             RunError: It is no state of a pool of this experiment, or calls are in flight.
         """
-        if self._calls or self._ready:
-            raise RunError("load_state while calls are in flight, or trajectories are not taken")
-        try:
-            found = decode_state(state)
-            values = found.values
-            if values["experiment"] != json.loads(json.dumps(self._experiment.identity)):
-                raise RunError("the state is of a pool of another experiment")
-            calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
-            self._episodes.set_state(State(found.arrays, values["episodes"]))
-            self._published.set_state(values["policy"])
-        except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"this is no state of a pool: {type(error).__name__}: {error}") from None
-        self._number = calls
-        self._directory.cut_rounds_back(calls)
-        self.rows = self.rows[:calls]
-        self._env_steps = sum(row.env_steps for row in self.rows)
-        if (elsewhere_usd := spent_usd - self.spent_usd) > 0.0:
-            self._meter.add_spent(elsewhere_usd)
+        with self._in_turn():
+            if self._calls or self._ready:
+                raise RunError("load_state while calls are in flight, or trajectories are not taken")
+            try:
+                found = decode_state(state)
+                values = found.values
+                if values["experiment"] != json.loads(json.dumps(self._experiment.identity)):
+                    raise RunError("the state is of a pool of another experiment")
+                calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
+                if not 0 <= calls <= INTEGER_MAX or not 0.0 <= spent_usd < math.inf:
+                    raise ValueError(f"{calls} calls for ${spent_usd}")
+                episodes = State(found.arrays, values["episodes"])
+                OpenEpisodes(self._events).set_state(episodes)
+                self._published.set_state(values["policy"])
+                self._episodes.set_state(episodes)
+            except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise RunError(f"this is no state of a pool: {type(error).__name__}: {error}") from None
+            self._number = self._written = calls
+            self._loads += 1
+            self._directory.cut_rounds_back(calls)
+            self.rows = [row for row in self.rows if row.round_index <= calls]
+            self._env_steps = sum(row.env_steps for row in self.rows)
+            self._meter.add_spent(max(0.0, spent_usd - self.spent_usd))
             self._save()
 
     def close(self) -> None:
@@ -273,9 +294,16 @@ class ActorPool:
         self._end("the pool is closed")
 
     def _end(self, why: str) -> None:
-        if self._closed:
+        if self._owner != os.getpid():
+            # A fork: all belongs to the process that opened it.
             return
-        self._closed = why
+        is_first, self._closed = not self._closed, self._closed or why
+        # A thread that waits for its call sees that it is closed.
+        with self._lock:
+            if is_first:
+                self._end_all()
+
+    def _end_all(self) -> None:
         with self._stack:
             try:
                 with suppress(ActorError, RunError):
@@ -287,10 +315,12 @@ class ActorPool:
                     self.rows, name=self._name, experiment=self._experiment, backend=self._backend, best=None,
                     stop_reason="closed", error="", spent_usd=self.spent_usd,
                     session_s=time.monotonic() - self._started_s, was_resumed=False)
-                write_atomically(self._directory.summary_path, to_json(summary))
-                if why := try_to_write_report(self._directory.path):
-                    self._events.append("report_failed", error=why)
-                self._keeping.on_end(summary)
+                try:
+                    write_atomically(self._directory.summary_path, to_json(summary))
+                    if why := try_to_write_report(self._directory.path):
+                        self._events.append("report_failed", error=why)
+                finally:
+                    self._keeping.on_end(summary)
             finally:
                 self._save()
                 self._display.close()
@@ -298,8 +328,6 @@ class ActorPool:
     # One call
 
     def _start(self, policy: Any, actors: int, steps: int | None, *, is_streamed: bool) -> Call:
-        if self._closed:
-            raise RunError(f"{self._closed}; open another one on {self.directory}")
         section = self._experiment.actor
         steps = section.fragment_steps if steps is None else steps
         for name, value, most, key in (
@@ -321,7 +349,7 @@ class ActorPool:
             in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
             continued = {id_ for one in self._calls.values() for id_ in map(continued_episode, one.came.values())}
             waiting = self._episodes.not_in(in_flight | continued)
-            self._send(call, [Actor(f"c{call.number}-{number}-0", call.spec, work, number,
+            self._send(call, [Actor(self._id(call, number, 0), call.spec, work, number,
                                     waiting[number] if number < len(waiting) else None)
                               for number, work in enumerate(works)])
         return call
@@ -355,13 +383,17 @@ class ActorPool:
                           f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}; nothing was "
                           "started")
 
+    def _id(self, call: Call, number: int, attempt: int) -> str:
+        """Of an invocation: also after `load_state`, no other one had it."""
+        return f"c{call.number}-{number}-{attempt}" + (f"-{self._loads}" if self._loads else "")
+
     def _send(self, call: Call, actors: list[Actor]) -> None:
         call.awaited.update(actor.invocation_id for actor in actors)
         self._sampler.start(actors)
 
     def _advance(self) -> None:
         """Waits for the next actor that ends, or for a deadline."""
-        with self._unbroken():
+        with self._in_turn(), self._unbroken():
             deadline_s = self._experiment.fleet.round_deadline_s
             left_s = min((call.began_s + deadline_s for call in self._calls.values() if call.may_replace),
                          default=math.inf) - time.monotonic()
@@ -388,25 +420,33 @@ class ActorPool:
             self._failures.succeeded(actor)
             self._came(call, actor, ended.trajectory)
             return
-        call.tally.failed += 1
-        call.tally.last_error = ended.reason
         if ended.outcome.status == "abandoned" or ended.was_given_up:
+            call.tally.failed += 1
+            call.tally.last_error = ended.reason
             return
-        self._failures.failed(actor, ended.outcome, ended.reason)
+        self._fail(call, actor, ended.outcome, ended.reason)
         work = Work(ACTOR, actor.work.slot, actor.work.attempt + 1)
         if call.may_replace and work.attempt < _PATIENCE.attempts and self._meter.reserve([work]):
             self._events.append("actor_replaced", slot=actor.number, attempt=work.attempt)
             self._save()
-            self._send(call, [Actor(f"c{call.number}-{actor.number}-{work.attempt}", call.spec, work, actor.number,
+            self._send(call, [Actor(self._id(call, actor.number, work.attempt), call.spec, work, actor.number,
                                     actor.episode)])
+
+    def _fail(self, call: Call, actor: Actor, outcome: Outcome, reason: str) -> None:
+        call.tally.failed += 1
+        call.tally.last_error = reason
+        self._failures.failed(actor, outcome, reason)
 
     def _give_up(self, call: Call) -> None:
         """At its deadline: takes what is there, and waits for nothing else."""
         call.may_replace = False
         self._events.append("actors_abandoned", reason="the call's deadline passed", count=len(call.awaited))
-        for actor in self._sampler.awaited:
-            if actor.invocation_id in call.awaited and (found := self._sampler.deliver(actor)) is not None:
-                self._came(call, actor, found)
+        for actor in [one for one in self._sampler.awaited if one.invocation_id in call.awaited]:
+            try:
+                if (found := self._sampler.deliver(actor)) is not None:
+                    self._came(call, actor, found)
+            except WireError as error:
+                self._fail(call, actor, Outcome(actor.invocation_id, "ok"), f"{type(error).__name__}: {error}")
 
     def _came(self, call: Call, actor: Actor, trajectory: sampling.Trajectory) -> None:
         call.came[actor.number] = trajectory
@@ -428,7 +468,8 @@ class ActorPool:
             seconds=time.monotonic() - call.began_s, standing_usd=standing_usd, spent_usd=self._meter.spent_usd,
             reserved_usd=self._meter.reserved_usd)
         self._save()
-        while (found := self._waiting.pop(len(self.rows) + 1, None)) is not None:
+        while (found := self._waiting.pop(self._written + 1, None)) is not None:
+            self._written += 1
             self._write(found)
         if len(came) < call.actors:
             call.error = call.tally.last_error or "fleet.round_deadline_s passed"
@@ -458,9 +499,19 @@ class ActorPool:
         self._standing_usd += self._meter.spent_usd - before_usd
 
     def _save(self) -> None:
-        ledger = to_json(self._meter.get_state())
+        ledger = to_json({**self._meter.get_state(), "calls": self._number})
         self._keeping.ledger_changed(ledger)
         write_atomically(self._directory.ledger_path, ledger)
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """A block for one thread at a time, in the process that opened the pool, until that is closed."""
+        if self._owner != os.getpid():
+            raise RunError(f"the pool is process {self._owner}'s; open another one in this process, elsewhere")
+        with self._lock:
+            if self._closed:
+                raise RunError(f"{self._closed}; open another one on {self.directory}")
+            yield
 
     @contextmanager
     def _unbroken(self) -> Iterator[None]:
@@ -480,7 +531,9 @@ def _loaded(
     if isinstance(experiment, Mapping):
         if overrides:
             raise ExperimentError("overrides are for an experiment file; change the dict instead")
-        tree = {**experiment, "learner": {"kind": "external"}, "cache": {"kind": "none", **experiment.get("cache", {})}}
+        cache = experiment.get("cache", {})
+        tree = {**experiment, "learner": {"kind": "external"},
+                "cache": {"kind": "none", **cache} if isinstance(cache, Mapping) else cache}
         if budget_usd is not None:
             tree["budget"] = {"usd": budget_usd}
         return experiment_from_tree(tree, source="experiment"), "pool"
@@ -503,6 +556,15 @@ def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resol
         raise ExperimentError("fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
                               "deployed, with overrides")
     return Path(experiment).stem
+
+
+def _calls_in(directory: Path) -> int:
+    """How many calls pools in a directory have begun, by its ledger."""
+    try:
+        calls = json_object(read_regular(directory / LEDGER)).get("calls")
+    except OSError:
+        return 0
+    return calls if type(calls) is int and 0 < calls <= INTEGER_MAX else 0
 
 
 def _missing(call: Call) -> str:

@@ -32,6 +32,7 @@ from runtime.errors import RunError
 from runtime.pool.pool import ActorPool
 from runtime.pool.trajectory import Trajectory
 from runtime.processes.inside import connect
+from runtime.records.files import parse_json
 
 CLOSE = b'{"do": "close"}\n'
 
@@ -58,7 +59,7 @@ def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
     """
     head, _, body = request.partition(b"\n")
     try:
-        asked = json.loads(head)
+        asked = parse_json(head)
         do, arguments = asked.pop("do"), {name: asked[name] for name in ("actors", "steps") if name in asked}
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise RunError(f"this is no request of a pool: {type(error).__name__}: {error}") from None
@@ -68,7 +69,7 @@ def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
         case "submit" if arguments:
             pool.submit(body, **arguments)
         case "collect":
-            return [message_of(one) for one in sorted(pool.as_completed(), key=lambda one: (one.call, one.slot))]
+            return [message_of(one) for one in sorted(_collected(pool), key=lambda one: (one.call, one.slot))]
         case "state":
             return [pool.state()]
         case "load_state":
@@ -76,6 +77,18 @@ def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
         case _:
             raise RunError(f"do = {do!r} with {sorted(arguments)} is no request of a pool")
     return []
+
+
+def _collected(pool: ActorPool) -> list[Trajectory]:
+    """What submitted calls bring; if some brought nothing, the others' are for the next request."""
+    found = []
+    try:
+        for one in pool.as_completed():
+            found.append(one)
+    except RunError:
+        pool._give_back(found)
+        raise
+    return found
 
 
 def main(control_fd: int, settings: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ import queue
 import signal
 import sys
 import threading
-from contextlib import suppress
 from multiprocessing.connection import Connection
 
 _PR_SET_PDEATHSIG = 1
@@ -32,7 +31,9 @@ def connect(control_fd: int) -> tuple[Connection, queue.SimpleQueue[bytes]]:
 
 
 def _listen(connection: Connection, messages: queue.SimpleQueue[bytes]) -> None:
-    with suppress(EOFError, OSError):
+    try:
         while True:
             messages.put(connection.recv_bytes())
-    os.killpg(0, signal.SIGKILL)
+    finally:
+        # Also if what came is no message: nobody would answer.
+        os.killpg(0, signal.SIGKILL)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +123,26 @@ def test_a_message_larger_than_any_is_refused(monkeypatch: pytest.MonkeyPatch) -
         wire.OversizedMessageError("graph of 9 bytes exceeds the limit of 8")))
     with pytest.raises(RunError, match="graph of 9 bytes exceeds the limit of 8"):
         nitro_rl.OnnxPolicy(GRAPH)
+
+
+def test_what_is_no_graph_at_all_is_told(tmp_path: Path) -> None:
+    (huge := tmp_path / "huge.onnx").touch()
+    os.truncate(huge, 2**40)
+    os.mkfifo(pipe := tmp_path / "pipe.onnx")
+    for graph, told in ((huge, r"huge.onnx has 1,099,511,627,776 bytes; allowed: up to 268,435,456"),
+                        (pipe, "pipe.onnx is not a regular file"), (tmp_path, "cannot be read"),
+                        ("a\0b", "null byte"), (bytearray(GRAPH), "bytearray"), (None, "NoneType")):
+        with pytest.raises(RunError, match=told):
+            nitro_rl.OnnxPolicy(graph)  # type: ignore[arg-type]
+    for options in ({"epsilon": "much"}, {"policy_version": 2**70}, {"policy_version": "new"}):
+        with pytest.raises(RunError, match="OnnxPolicy: "):
+            nitro_rl.OnnxPolicy(GRAPH, **options)  # type: ignore[arg-type]
+
+
+def test_nobody_waits_for_a_graph_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(onnx_policy, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(GraphPolicy, "outputs", lambda *_: ended.wait())
+    with pytest.raises(RunError, match=r"OnnxPolicy: the graph takes more than 0\.01 s for an observation"):
+        nitro_rl.OnnxPolicy(GRAPH).check(SPACES)
+    ended.set()

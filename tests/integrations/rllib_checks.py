@@ -201,6 +201,10 @@ def other_configurations_are_refused() -> None:
 @check
 def another_environment_in_the_pool_is_refused() -> None:
     refuses("must be the same", lambda: runner_class("Acrobot-v1")(config=configured("CartPole-v1"), worker_index=0))
+    rescaled = {"id": "Pendulum-v1", "wrappers": [{"gymnasium.wrappers.RescaleAction": {
+        "min_action": -1.0, "max_action": 1.0}}]}
+    refuses("must be the same", lambda: runner_class("Pendulum-v1", environment=rescaled)(
+        config=configured("Pendulum-v1"), worker_index=0))
     assert not servers()
 
 

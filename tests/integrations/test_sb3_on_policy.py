@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import RescaleAction
 
 pytest.importorskip("stable_baselines3", reason="needs requirements-sb3.txt")
 
@@ -286,6 +288,31 @@ def test_a_policy_that_actors_run_otherwise_is_noticed(opens: Opens, monkeypatch
     model = sb3.attach(ppo(environments("CartPole-v1")), opens())
     with pytest.raises(RunError, match="log-probabilities are other than its actors'"):
         model.learn(100)
+
+
+def test_other_bounds_of_actions_are_refused(opens: Opens) -> None:
+    other = make_vec_env("Hopper-v5", ACTORS, wrapper_class=RescaleAction,
+                         wrapper_kwargs={"min_action": np.float32(-2.0), "max_action": np.float32(2.0)})
+    with pytest.raises(RunError, match=r"the model acts in Box\(-2\.0, 2\.0, .* of \[\(-1\.0, 1\.0\)"):
+        sb3.attach(ppo(other), opens("Hopper-v5"))
+
+
+def test_a_model_that_was_changed_since_is_refused_and_one_without_numbers_costs_nothing(opens: Opens) -> None:
+    pool = opens()
+    model = sb3.attach(ppo(environments("CartPole-v1")), pool)
+    other = copy.copy(model)
+    model.set_env(environments("CartPole-v1"))
+    for one in (model, other):
+        with pytest.raises(RunError, match="were replaced after attach; allowed: attach it again"):
+            one.learn(100)
+    model.policy = ppo(environments("CartPole-v1")).policy
+    sb3.attach(model, pool)
+    torch.nn.init.constant_(model.policy.action_net.weight, float("nan"))
+    with pytest.raises(RunError, match=r"layer\.2\.weight is not finite"):
+        model.learn(100)
+    assert pool.spent_usd == 0.0
+    torch.nn.init.constant_(model.policy.action_net.weight, 0.0)
+    assert model.learn(100).num_timesteps == ACTORS * STEPS
 
 
 def test_a2c_collects_the_same_way(opens: Opens) -> None:

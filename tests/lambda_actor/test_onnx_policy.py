@@ -10,16 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from lambda_actor import handler, wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import EpisodeStateError, SchemaError
 from lambda_actor.inline import from_text, to_text
-from lambda_actor.onnx_file import read_ports
-from lambda_actor.onnx_policy import GraphPolicy
+from lambda_actor.onnx_file import FIELDS_MAX, read_ports
+from lambda_actor.onnx_policy import GraphPolicy, signature_of
 from lambda_actor.policy import FORBIDDEN, Context, Policy
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out, roll_out_together
@@ -355,6 +357,20 @@ def two_graphs() -> bytes:
     return linear(3, {"mean": 2, "log_std": 2}) + custom_operator()
 
 
+def hidden_branch() -> bytes:
+    """As `two_graphs`, but with a bit in the field's key that onnxruntime ignores."""
+    graph = onnx.load_from_string(branch()).graph.SerializeToString()
+    return linear(3, {"mean": 2, "log_std": 2}) + bytes([7 << 3 | 2 | 128, 128, 128, 128, 16]) + bytes([
+        len(graph) & 127 | 128, len(graph) >> 7]) + graph
+
+
+def too_many_parts() -> bytes:
+    made = linear(3, {"mean": 2, "log_std": 2})
+    many = b"\x50\x01" * (FIELDS_MAX + 1)
+    return made + b"\x3a" + b"".join(bytes([len(many) >> 7 * place & 127 | (128 if place < 3 else 0)])
+                                    for place in range(4)) + many
+
+
 REFUSED = {
     external_data: r"the graph's constant 'w' is in another file; allowed: one file that holds all",
     external_data_in_an_attribute: r"the graph's constant 'w' is in another file",
@@ -362,7 +378,18 @@ REFUSED = {
     contributed_operator: r"the graph has an operator com\.microsoft\.Gelu",
     function: r"the graph has (functions of its own|an operator mine\.Twice)",
     branch: r"operator with a graph inside\. Loop, Scan, If and other", loop: r"operator with a graph inside",
-    chance: r"the graph draws random numbers \(RandomNormalLike\)", two_graphs: r"operator evil\.Shell"}
+    chance: r"the graph draws random numbers \(RandomNormalLike\)", two_graphs: r"operator evil\.Shell",
+    hidden_branch: "a field's key is 4294967354", too_many_parts: r"has more than 500,000 parts; allowed: up to that"}
+
+
+def test_onnxruntime_sees_what_is_hidden() -> None:
+    """Why a key that long is refused."""
+    hidden = hidden_branch()
+    plain = hidden.replace(bytes([7 << 3 | 2 | 128, 128, 128, 128, 16]), bytes([7 << 3 | 2]))
+    for data in (hidden, plain):
+        # It has read both graphs.
+        with pytest.raises(Exception, match=r"Duplicate definition-site for \(observation\)"):
+            onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
@@ -463,6 +490,54 @@ def test_what_is_no_number_ends_the_fragment() -> None:
     policy = checked(graph, "categorical", Spaces((4,), action_count=4))
     with pytest.raises(SchemaError, match="the graph fails: could not convert"):
         policy.outputs(np.ones(4, np.float32))
+
+
+@pytest.mark.parametrize(("act", "outputs", "spaces", "weight"), [
+    ("epsilon_greedy", {"q_values": 4}, CHOICE, math.nan), ("epsilon_greedy", {"q_values": 4}, CHOICE, math.inf),
+    ("categorical", {"logits": 4}, CHOICE, math.nan), ("gaussian", {"mean": 2, "log_std": 2}, VECTOR, math.nan),
+    ("squashed_gaussian", {"mean": 2, "log_std": 2}, VECTOR, math.inf), ("actions", {"action": 2}, VECTOR, math.nan)])
+def test_a_graph_that_gives_no_finite_number_ends_the_fragment(
+    act: str, outputs: dict[str, int], spaces: Spaces, weight: float
+) -> None:
+    """Else the largest of nothing would be chosen, and tanh would hide infinity."""
+    made = onnx.load_from_string(linear(3, outputs))
+    for constant in made.graph.initializer:
+        if constant.name.endswith("bias"):
+            constant.CopyFrom(numpy_helper.from_array(np.full(list(outputs.values())[0], weight, np.float32),
+                                                      constant.name))
+    policy = checked(made.SerializeToString(), act, spaces)
+    with pytest.raises(SchemaError, match=f"{' and '.join(outputs)} of the graph: NaN or infinite"):
+        policy.outputs(np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize(("act", "output"), [("epsilon_greedy", "q_values"), ("categorical", "logits")])
+def test_a_graph_that_forbids_all_ends_the_fragment(act: str, output: str) -> None:
+    graph = model([node("Add", "observation low", output)], {"observation": [1, 4]}, {output: [1, 4]},
+                  {"low": np.array([-np.inf, -1e31, -1e38, 0], np.float32)}).SerializeToString()
+    policy, mask = checked(graph, act, Spaces((4,), action_count=4)), np.array([True, True, True, False])
+    policy.outputs(np.zeros(4, np.float32))
+    with pytest.raises(SchemaError, match=rf"{output} of the graph: none above -5e\+29 is of an allowed choice"):
+        policy.outputs(np.zeros(4, np.float32), Context(mask))
+
+
+@pytest.mark.parametrize("side", [20_000, 10**6])
+def test_a_few_bytes_do_not_take_all_memory(side: int) -> None:
+    nodes = [node("ConstantOfShape", "shape", "big", value=numpy_helper.from_array(np.ones(1, np.float32))),
+             node("ReduceSum", "big", "sum"), node("Add", "observation sum", "logits")]
+    graph = model(nodes, {"observation": [1, 4]}, {"logits": [1, 4]},
+                  {"shape": np.array([side, side])}).SerializeToString()
+    policy = checked(graph, "categorical", Spaces((4,), action_count=4))
+    with pytest.raises(SchemaError, match="the graph fails, which may take 1,073,741,824 bytes of memory"):
+        policy.outputs(np.ones(4, np.float32))
+
+
+def test_types_and_names_that_are_none_are_refused() -> None:
+    made = onnx.load_from_string(linear(3, {"mean": 2, "log_std": 2}))
+    made.graph.input[0].type.tensor_type.elem_type = 65
+    with pytest.raises(SchemaError, match="observation of the graph is type 65; allowed: float32"):
+        signature_of(read_ports(made.SerializeToString()), "gaussian", 0.0, VECTOR)
+    with pytest.raises(SchemaError, match="onnxruntime cannot run the graph: 'utf-8' codec"):
+        policy_of(linear(3, {"mean": 2, "log_std": 2}).replace(b"batch", b"b\xe8tch"))
 
 
 def test_states_travel_and_have_limits() -> None:

@@ -116,9 +116,21 @@ def test_a_bad_request_is_told_and_costs_nothing(opens: Any) -> None:
 def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
     with ActorPool(tree(), budget_usd=1.0, out=tmp_path / "pool", is_quiet=True) as pool:
         for request in (b"", b"\xff\n", b"[]\n", b"7\n", b"{}\n", b'{"do": "close", "now": 1}\n',
-                        b'{"do": ["sample"], "actors": 1}\n', b'{"do": "__class__"}\n', b'{"do": "sample"}\n'):
+                        b'{"do": ["sample"], "actors": 1}\n', b'{"do": "__class__"}\n', b'{"do": "sample"}\n',
+                        b"[" * 100_000 + b"\n"):
             with pytest.raises(RunError, match="no request of a pool"):
                 answer_to(pool, request)
+
+
+def test_what_others_brought_is_kept_if_an_actor_keeps_failing(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    made = {**tree(), "environment": {"id": "tests.environments:make_marked", "kwargs": {"marker": str(marker)}}}
+    with ActorPool(made, budget_usd=1.0, out=tmp_path / "pool", is_quiet=True) as pool:
+        marker.touch()
+        answer_to(pool, b'{"do": "submit", "actors": 4, "steps": 12}\n' + policy())
+        with pytest.raises(RunError, match="brought nothing"):
+            answer_to(pool, b'{"do": "collect"}\n')
+        assert len(answer_to(pool, b'{"do": "collect"}\n')) == pool.rows[0].actors_returned > 0
 
 
 _LIAR = '''#!{python}

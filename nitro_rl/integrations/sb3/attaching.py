@@ -49,6 +49,7 @@ def attach(model: Model, pool: ActorPool) -> Model:
                              use_masking: bool = True) -> bool:
             if not use_masking:
                 raise RunError("use_masking = False: actors choose among allowed actions only")
+            calls.check(self)
             return on_policy.collect(self, calls, acting, callback, rollout_buffer, steps=n_rollout_steps)
     elif plain.collect_rollouts is OffPolicyAlgorithm.collect_rollouts:
         exploring = off_policy.policies(model)
@@ -57,6 +58,7 @@ def attach(model: Model, pool: ActorPool) -> Model:
             self: Any, env: Any, callback: Any, train_freq: Any, replay_buffer: Any, action_noise: Any = None,
             learning_starts: int = 0, log_interval: int | None = None,
         ) -> Any:
+            calls.check(self)
             return off_policy.collect(self, calls, exploring, callback, replay_buffer, steps=train_freq.frequency,
                                       learning_starts=learning_starts, log_interval=log_interval)
     else:

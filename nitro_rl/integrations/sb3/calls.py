@@ -8,7 +8,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from nitro_rl import ActorPool, BudgetError
+from nitro_rl import ActorPool, BudgetError, RunError
 from nitro_rl.integrations.sb3.environments import Normaliser, check_environments, remember
 from nitro_rl.integrations.sb3.fragments import Fragments
 
@@ -25,8 +25,18 @@ class Calls:
         env = model.get_env()
         assert env is not None
         check_environments(env, pool)
-        self._model, self._pool, self._env = model, pool, env
+        self._model, self._pool, self._env, self._policy = model, pool, env, model.policy
         self.normaliser = Normaliser(env)
+
+    def check(self, model: BaseAlgorithm) -> None:
+        """Makes sure that it is the model that was attached, as it was.
+
+        Raises:
+            RunError: It is not.
+        """
+        if model is not self._model or model.get_env() is not self._env or model.policy is not self._policy:
+            raise RunError("the model is a copy, or its environments or policy were replaced after attach; allowed: "
+                           "attach it again")
 
     def sample(self, policy: Any, *, steps: int) -> Fragments | None:
         """Has each of the model's ``n_envs`` actors play a fragment.

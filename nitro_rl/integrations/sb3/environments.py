@@ -101,10 +101,13 @@ def check_environments(env: VecEnv, pool: ActorPool) -> None:
     has_same_actions = (
         np.array_equal(actions.nvec.ravel(), seen.action_counts) if isinstance(actions, spaces.MultiDiscrete) else
         actions.n == seen.action_count and actions.start == 0 if isinstance(actions, spaces.Discrete) else
-        isinstance(actions, spaces.Box) and np.prod(actions.shape) == seen.action_size)
+        isinstance(actions, spaces.Box) and np.prod(actions.shape) == seen.action_size and (
+            not seen.action_bounds or np.allclose([actions.low.ravel(), actions.high.ravel()],
+                                                  np.transpose(seen.action_bounds))))
     if not has_same_actions:
         raise RunError(f"the model acts in {actions}, actors of the pool otherwise: {seen.distribution} of "
-                       f"{seen.choice_counts or seen.action_size}; PoolEnv(pool, actors) is as actors act")
+                       f"{seen.choice_counts or list(seen.action_bounds) or seen.action_size}; PoolEnv(pool, actors) "
+                       "is as actors act")
 
 
 class Normaliser:

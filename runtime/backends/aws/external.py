@@ -240,6 +240,8 @@ def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) 
             if own != other:
                 raise ExperimentError(f"{section}.{key} = {own!r}, but {stack.name} was deployed with {other!r}; "
                                       "allowed: the same, or deploy again")
+    if experiment.cache.kind != "none":
+        raise ExperimentError(f"cache.kind = {experiment.cache.kind!r}, but {stack.name} has no cache; allowed: none")
     if experiment.budget.usd > stack.budget_usd:
         raise ExperimentError(f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "
                               f"{stack.budget_usd:g}; allowed: up to that, or deploy again")

@@ -225,13 +225,14 @@ def test_nothing_is_opened_while_nobody_would_end_it(world: World) -> None:
 
 @pytest.mark.parametrize(("section", "key", "value", "text"), [
     ("actor", "memory_mib", 2048, "actor.memory_mib = 2048, but Nitro-mine was deployed with 1024"),
+    ("cache", "kind", "serverless", "cache.kind = 'serverless', but Nitro-mine has no cache; allowed: none"),
     ("environment", "id", "other:thing", "environment.id = 'other:thing', but Nitro-mine was deployed with"),
     ("environment", "kwargs", {"a": 1}, "environment.kwargs = {'a': 1}, but Nitro-mine was deployed with {}")])
 def test_another_experiment_than_the_one_that_was_deployed_is_refused(
     world: World, section: str, key: str, value: Any, text: str
 ) -> None:
     with pytest.raises(ExperimentError) as refused:
-        world.backend({**TREE, section: {**TREE[section], key: value}})
+        world.backend({**TREE, section: {**TREE.get(section, {}), key: value}})
     assert text in str(refused.value)
     # What does not concern the function may differ.
     world.backend({**TREE, "actor": {**TREE["actor"], "fragment_steps": 16}, "seed": 7})
