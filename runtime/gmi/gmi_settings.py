@@ -56,7 +56,7 @@ class GmiSettings(UpdaterSettings):
         """Yields the settings that instances cannot use."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm
         if experiment.scaler.kind != "fixed":
-            yield (f"scaler.kind = {experiment.scaler.kind}: the layout of {kind} and the number of actors cannot "
+            yield (f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} and its number of actors cannot "
                    "change during a run; allowed: fixed, or learner.kind = instance")
         if experiment.fleet.kind not in ("auto", "local"):
             yield f"fleet.kind = {experiment.fleet.kind}: instances play themselves ({kind}); allowed: auto | local"
