@@ -126,7 +126,8 @@ class ActorCritic(Model[Settings], ABC):
 
         The merge comes before the first gradient step, so the trained function of the raw observation is the one that
         acts next. A merge after the update would move the policy as far as the update does, and nothing would correct
-        that (docs/decisions/0010-off-policy.md).
+        that (docs/decisions/0010-off-policy.md). Compensating each merge in the first layer's weights did as well, but
+        blows up when a feature that never varied begins to.
 
         Args:
             batches: All batches of this update.
@@ -176,7 +177,7 @@ class ActorCritic(Model[Settings], ABC):
         return _loss_means(found, count)
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
-        """Makes one optimiser step for each gradient, in order; `finish` advances the version.
+        """Makes one optimizer step for each gradient, in order; `finish` advances the version.
 
         Args:
             gradients: Each with a factor on the learning rate.

@@ -1,9 +1,12 @@
 """IMPACT, readable from top to bottom: PPO's clipping around a target network, for samples of older policies.
 
 Luo et al. 2020, as in RLlib's APPO: V-trace for the target network's policy with c̄ = ρ̄ = 1, a surrogate clipped
-around that policy, an adaptive KL penalty towards it, and a circular buffer of minibatches. As in RLlib, advantages are
+around that policy, an adaptive KL penalty toward it, and a circular buffer of minibatches. As in RLlib, advantages are
 not normalized. Each minibatch trains when it arrives and may be replayed later. RLlib also draws the first use at
 random and may drop an unused minibatch. See docs/decisions/0010-off-policy.md.
+
+The target is renewed after a number of trained samples, not optimizer steps, because minibatches of whole fragments may
+be smaller than ``minibatch_steps``.
 
 Paper: Nitro §8.2.1 and Table 1.
 """

@@ -21,7 +21,7 @@ class ImpactSettings(AlgorithmSettings):
     learning_rate: Positive = Field(5e-4, description="Adam's step size")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
     clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
-    kl_coefficient: NonNegative = Field(1.0, description="initial β of the adaptive KL penalty towards the target "
+    kl_coefficient: NonNegative = Field(1.0, description="initial β of the adaptive KL penalty toward the target "
                                         "network; 0 = no penalty")
     kl_target: Positive = Field(0.01, description="target KL per update for adapting β, in nats")
     importance_clip: Positive = Field(2.0, description="μ/π_target is clipped to 0 … this")

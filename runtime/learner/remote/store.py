@@ -2,6 +2,9 @@
 
 The first object under a name remains. So if several invocations make the same update, exactly one of them determines
 the next policy version. A slow or repeated one computes the same bits and loses the race.
+
+A killed session leaves the objects of its last update behind. Here the next session removes them, in AWS the bucket's
+lifecycle does.
 """
 
 from __future__ import annotations

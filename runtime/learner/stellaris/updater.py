@@ -10,8 +10,8 @@ A learner function that dies, is slow, or answers twice costs its own gradient a
 computed again: it would be stale. The same holds for a gradient that is longer than its clip or not finite. But if
 gradients of two learners of an update are not finite, training has diverged, and no further gradient is started.
 
-Policies are numbered and never change, so a gradient is a function of its event. A policy remains in the store until
-the last gradient that names it has ended.
+Advantages are estimated once, when the batch is submitted, as in PPO. Policies are numbered and never change, so a
+gradient is a function of its event. A policy remains in the store until the last gradient that names it has ended.
 """
 
 from __future__ import annotations
