@@ -70,7 +70,7 @@ class Hierarchical:
     reads the whole vector. Devices may hold different numbers of instances.
 
     Departure: the paper's leaders have id mod M = t, where M is the number of instances of a device. M differs between
-    devices exactly when Algorithm 1 chooses HAR.
+    devices in the first case in which Algorithm 1 chooses HAR.
     """
 
     def __init__(self, mesh: Mesh, links: Links, devices: Sequence[int], elements: int) -> None:

@@ -179,7 +179,7 @@ class InstancesUpdater(RemoteUpdater):
         devices = [fleet.places[one].device for one in pending.shares]
         reduction = self._reduction
         if reduction not in ("auto", "paper", *applicable(devices, is_cuda=self._remote.device != "cpu")):
-            # The layout as a whole allows another choice, but a part of it may not.
+            # The configured reduction suits the whole layout, but not these instances alone.
             reduction = "har"
         invocations = []
         for rank, (instance, columns) in enumerate(pending.shares.items()):

@@ -3,7 +3,7 @@
     s_i     = V_now − V_pulled,i                        staleness; V counts aggregations
     S_max   = int(mean s of the first update whose mean is above 0) + 1; no bound before that
     bound_k = clip(int(S_max · d^(k−1)) + 1, 1, S_max)  in the k-th update
-    on each arrival: aggregate all waiting gradients if mean(s) ≤ bound_k, or one per learner is waiting
+    on each arrival: aggregate all waiting gradients if mean(s) ≤ bound_k, or if they are as numerous as the learners
     each one, in order of arrival: one step at α · max(s_i, 1)^(−1/v); then V += 1
 
 Source: the slides of Stellaris (SC 2024) and its authors' artifact; see docs/decisions/0021-stellaris.md for what both
