@@ -1,5 +1,5 @@
 """Everything that runs inside an actor function, and nothing else.
 
-A leaf package: it imports numpy, gymnasium and redis, and a simulator once an environment needs it; never torch, boto3,
-``runtime`` or ``stacks``.
+A leaf package: it imports NumPy, Gymnasium and redis, and a simulator when an environment needs it. It never imports
+torch, boto3, ``runtime`` or ``stacks``.
 """

@@ -1,10 +1,11 @@
-"""Games of the Arcade Learning Environment: made and preprocessed as papers do, and their episodes' state.
+"""Games of the Arcade Learning Environment: made and preprocessed as in papers, with the state of their episodes.
 
-`ale_py` is loaded when the first game is made.
+`ale_py` is loaded when the first game is made. It is pinned exactly, because its serialized state is parsed here.
 
-The emulator's own state says neither which action a sticky one repeats nor which frames were last pooled. The frames
-are `AtariPreprocessing`'s and saved with it. The action follows from the emulator's generator, of which each frame
-takes two numbers: it is followed here, number by number, and compared with the emulator's own whenever it is saved.
+The emulator's state lacks three things. The frames that `AtariPreprocessing` pools are saved with it. The console's
+reset switch, pressed for a frame after a reset, is cleared by an idle frame before a state is restored. The action that
+a sticky one repeats follows from the emulator's generator, from which each frame draws two numbers: this module follows
+the generator and compares it with the emulator's own at each save.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ FRAME_SKIP = 4
 SCREEN = 84
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _DRAWS_PER_FRAME = 2
-"""One for each player."""
+"""One draw per player."""
 _NOOP = 0
 _WORDS = 624
 _OUTER_LENGTH = 24
-"""Where an emulator's state says how long its console's is."""
+"""Offset of the length of the console's state within an emulator's state."""
 _GENERATOR_TEXT = re.compile(rb"(?:\d+ ){%d}\d+" % _WORDS)
-"""How the emulator's state holds its Mersenne twister: as C++ prints one."""
+"""The Mersenne Twister in an emulator's state, in the form that C++ prints."""
 
 
 def register_games() -> None:
-    """Makes Gymnasium know the games' ids, if they are installed."""
+    """Registers the games' ids with Gymnasium, if they are installed."""
     try:
         import ale_py
     except ImportError:
         return
     gymnasium.register_envs(ale_py)
-    # Else each game made prints a banner.
+    # Otherwise each new game prints a banner.
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 
 
@@ -52,33 +53,33 @@ def is_game_id(environment_id: str) -> bool:
 
 
 def specs_of(environment_id: str) -> list[Any]:
-    """What Gymnasium has registered under that id, or under that id with a version."""
+    """Returns Gymnasium's registrations under that id, or under that id with a version."""
     return [spec for spec in gymnasium.registry.values() if environment_id in (spec.id, spec.id.rpartition("-v")[0])]
 
 
 def is_game(environment: gymnasium.Env) -> bool:
-    """Whether that bare environment is a game."""
+    """Whether a bare environment is a game."""
     return type(environment).__module__ == "ale_py.env"
 
 
 def frames_max(game: Any) -> int:
-    """Frames of that bare environment's episodes at most; 0 = no limit."""
+    """Returns the maximum frames of a bare environment's episodes; 0 = no limit."""
     return int(game.ale.getInt("max_num_frames_per_episode"))
 
 
 def frame_skip_min(game: Any) -> int:
-    """Frames that each of its steps takes at least."""
+    """Returns the minimum frames per step."""
     return int(min(game._frameskip) if isinstance(game._frameskip, tuple) else game._frameskip)
 
 
 def make_game(environment_id: str, **settings: Any) -> gymnasium.Env:
-    """A registered game to be preprocessed: frame by frame, its other settings kept, sticky actions among them."""
+    """Makes a registered game for preprocessing: frame by frame, with its other settings, such as sticky actions."""
     made = {"frameskip": 1, "obs_type": "grayscale", "disable_env_checker": True, **settings}
     return gymnasium.make(environment_id, **made)
 
 
 def preprocessed(game: gymnasium.Env) -> gymnasium.Env:
-    """Grey frames of 84×84, the maximum of two, one in four; an episode starts after up to 30 idle frames.
+    """Returns a game with gray 84×84 frames, the maximum of two, one in four. Episodes begin with up to 30 idle ones.
 
     Raises:
         ValueError: The game skips frames itself.
@@ -87,7 +88,7 @@ def preprocessed(game: gymnasium.Env) -> gymnasium.Env:
 
 
 class AtariPreprocessingState:
-    """The two frames that the wrapper pools: if a game ends early, it shows them once more."""
+    """The two frames that the wrapper pools. If a game ends early, it shows them again."""
 
     def __init__(self, wrapper: gymnasium.wrappers.AtariPreprocessing) -> None:
         self._wrapper = wrapper
@@ -108,13 +109,13 @@ class AleState:
     """A game's console, its generators, and the action that sticks."""
 
     def __init__(self, environment: Any) -> None:
-        """Follows a game's random numbers from now on, if its actions are sticky.
+        """Follows a game's random numbers from now on if its actions are sticky.
 
         Args:
             environment: The bare `AtariEnv`.
 
         Raises:
-            EpisodeStateError: Its actions are both continuous and sticky.
+            EpisodeStateError: The actions are both continuous and sticky.
         """
         self._environment = environment
         self._stickiness = environment.ale.getFloat("repeat_action_probability")
@@ -136,10 +137,10 @@ class AleState:
         return result
 
     def _restore_loaded(self) -> None:
-        """Does in a twentieth of the time what loading the game does: most of that makes tables of colours.
+        """Restores the state right after loading, in a twentieth of the time: loading mostly makes color tables.
 
-        A game that has just been loaded is always in the same state, but for the generator that sticky actions draw
-        from. Where loading itself draws from it, as few games do, the game is loaded each time.
+        A freshly loaded game is always in the same state, except for the generator of sticky actions. Two games of 62,
+        Berzerk and Double Dunk, draw from it while loading, so they are loaded each time.
         """
         environment = self._environment
         if self._loaded:
@@ -160,12 +161,12 @@ class AleState:
         return result
 
     def follow(self, action: int) -> None:
-        """The emulator has taken frames with that action."""
+        """Records that the emulator has taken frames with an action."""
         if not self._stickiness:
             return
         before, self._frames = self._frames, self._environment.ale.getFrameNumber()
         if self._frames < before:
-            # Somebody else who follows the same game has put it back.
+            # Another follower of the same game has reset it.
             self._follow(self._serialized())
             return
         draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[::_DRAWS_PER_FRAME]
@@ -189,7 +190,7 @@ class AleState:
         console = inflated(state["console"], (int(state["console_bytes"]),)).tobytes()
         if _name_in(console) != _name_in(self._serialized()):
             raise ValueError("it is another game's")
-        # Right after a reset the console's own switch is still pressed, of which its state says nothing.
+        # Right after a reset the console's own switch is still pressed, but its state does not contain this.
         self._environment.step(_NOOP)
         self._stick_to(sticky_action)
         self._restore(console)
@@ -197,12 +198,12 @@ class AleState:
             self._environment.np_random.bit_generator.state = _pcg64_state(state["frame_skip_generator"])
 
     def _stick_to(self, action: int) -> None:
-        """Takes frames until that action is the one that sticks."""
+        """Takes frames until that action is the sticky one."""
         while self._stickiness and self._action != action:
             self._followed_step(action)
 
     def _restore(self, console: bytes) -> None:
-        """Puts a state in. Raises: ValueError: It is none."""
+        """Restores a state. Raises: ValueError: It is not a state."""
         from ale_py import ALEState
 
         try:
@@ -237,9 +238,9 @@ def _generator_in(console: bytes) -> np.random.MT19937:
     """Finds the generator of random numbers in an emulator's state.
 
     Raises:
-        EpisodeStateError: There is none, or its state is not one.
+        EpisodeStateError: There is no generator, or its state is invalid.
     """
-    # The first one is the console's own, of which its memory was filled.
+    # The first one is the console's own, which filled its memory.
     texts = _GENERATOR_TEXT.findall(console)
     numbers = [int(word) for word in texts[1].split()] if len(texts) == 2 else []
     if len(numbers) != _WORDS + 1 or numbers[-1] > _WORDS or max(numbers) >= 2**32:
@@ -251,13 +252,13 @@ def _generator_in(console: bytes) -> np.random.MT19937:
 
 
 def _seeded(seed: int) -> bytes:
-    """The state of a Mersenne twister as C++ seeds and prints one."""
+    """Returns the state of a Mersenne Twister as C++ seeds and prints it."""
     state = np.random.RandomState(seed).get_state(legacy=False)["state"]
     return " ".join(map(str, [*state["key"].tolist(), state["pos"]])).encode()
 
 
 def _with_generator(console: bytes, generator: bytes) -> bytes:
-    """An emulator's state with another generator of random numbers."""
+    """Returns an emulator's state with another random generator."""
     found = list(_GENERATOR_TEXT.finditer(console))[1]
     length = struct.pack("<i", len(generator))
     (outer,) = struct.unpack_from("<i", console, _OUTER_LENGTH)
@@ -272,7 +273,7 @@ def _same_generators(one: np.random.MT19937, other: np.random.MT19937) -> bool:
 
 
 def _pcg64_words(generator: np.random.PCG64) -> np.ndarray:
-    """Its state as uint64 ``[6]``."""
+    """Returns the generator's state as uint64 ``[6]``."""
     state = generator.state
     numbers = [state["state"]["state"], state["state"]["inc"]]
     halves = [half for number in numbers for half in (number >> 64, number & (2**64 - 1))]
@@ -280,7 +281,7 @@ def _pcg64_words(generator: np.random.PCG64) -> np.ndarray:
 
 
 def _pcg64_state(words: np.ndarray) -> dict[str, Any]:
-    """What `_pcg64_words` took. Raises: ValueError: The array is another."""
+    """Returns the state from `_pcg64_words`. Raises: ValueError: The array is not such a state."""
     high, low, high_increment, low_increment, has_uint32, uinteger = (int(word) for word in words)
     return {"bit_generator": "PCG64", "state": {"state": high << 64 | low, "inc": high_increment << 64 | low_increment},
             "has_uint32": has_uint32, "uinteger": uinteger}

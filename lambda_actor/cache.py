@@ -1,16 +1,24 @@
-"""The trajectory cache: weights out to the actors, each trajectory in exactly once. The only door to redis.
+"""The trajectory cache: sends weights to actors and takes each trajectory exactly once. Only this module uses redis.
 
-All keys of a run share the hash tag ``{run_id}``, so that a clustered server keeps them in one slot:
+All keys of a run share the hash tag ``{run_id}``, so a clustered server keeps them in one slot:
 
     {run}:weights:<version>     WEIGHTS message of a policy version
     {run}:episode:<id>          EPISODE message of an open episode that this round continues
     {run}:trajectory:<id>       the door of an invocation: empty while it is awaited, then its TRAJECTORY message, keyed
-                                by the invocation id (paper §4); an actor whose door is gone gives up
-    {run}:stop                  holds the run's stop word once the run has ended: every actor gives up
+                                by the invocation id (paper §4). An actor whose door is gone gives up
+    {run}:stop                  the run's stop word once the run has ended. Every actor then gives up
 
-Everything carries a time to live, so that nothing outlives a killed run for long. Actors and the learner are different
-users of the server. There is no queue and no script: the learner asks for the one trajectory that it awaits, and reads
-no more of it than a trajectory may have. So whatever else an actor stores costs the learner nothing.
+Everything has a time to live, so that nothing outlives a killed run for long. There is no queue and no script, which
+would need rights to write data that the learner trusts. The learner opens a door, later reads and deletes it in one
+transaction, and reads no more than a trajectory may have.
+
+Actors run foreign code, so learner and actors are different users of the server. A hostile actor can store junk, which
+is never read and expires. At worst it fills the server's memory, and the run fails within its budget. It can store a
+false trajectory under its own invocation id, or under another's, which it can guess. It cannot stop the run, because
+the stop key only counts with the stop word. Actors know its SHA-256. The word itself is in the learner's memory and in
+the ledger, from where the guard sends it.
+
+On one machine, actors are processes of the same user, and the server has no users of its own.
 """
 
 from __future__ import annotations
@@ -38,28 +46,29 @@ from lambda_actor.wire import MESSAGE_BYTES_MAX
 ACCEPTED, LATE = "accepted", "late"
 
 LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
-"""The learner's rights on a server of its own or of AWS, as an ACL of Valkey or of Redis 7: what it sends."""
+"""The learner's rights on a server of its own or of AWS, as an ACL of Valkey or Redis 7: the commands that it uses."""
 ACTOR_RIGHTS = ("on %R~{*}:weights:* %R~{*}:episode:* %W~{*}:trajectory:* ~{*}:stop -@all +ping +get +getrange +exists "
                 "+set")
 """The actors' rights: they read weights and episodes, and store trajectories, which they cannot read.
 
-They may write the stop key, since the guard stops actors through one of them; without the run's stop word that stops
-nobody.
+They may write the stop key, because the guard stops actors through one of them. Without the run's stop word that has no
+effect. AWS documents only ``~`` in access strings; if ElastiCache refuses ``%R~`` and ``%W~``, creating the user fails,
+and CloudFormation rolls back before anything is billed by the hour.
 """
 
 _SOCKET_TIMEOUT_S = 6.0
 _READ_BYTES = 2**18
-"""At once: weights for pixels have four million, of which the default makes sixty pieces."""
+"""Bytes per read. Weights for pixels have four million bytes, which the default splits into sixty pieces."""
 _STOP_WORD_BYTES_MAX = 64
 
 
 def stop_digest(stop_word: str) -> str:
-    """What actors are told of the run's stop word: enough to know it, not enough to say it."""
+    """Returns the digest of the stop word for actors: enough to recognize the word, not enough to know it."""
     return sha256(stop_word.encode()).hexdigest()
 
 
 class TrajectoryCache:
-    """A run's namespace on a Redis or Valkey server; connects at first use, and again, with jitter, when it must.
+    """A run's namespace on a Redis or Valkey server; Connects on first use, and reconnects with jitter.
 
     One instance may be used by several threads.
     """
@@ -77,21 +86,21 @@ class TrajectoryCache:
         digest: str = "",
         connect_attempts: int = 3,
     ) -> None:
-        """Connects to the server, lazily.
+        """Configures the connection; connects on first use.
 
         Args:
             url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
             run_id: Namespace of the run; letters, digits and dashes.
-            username, password: Override what the URL says.
+            username, password: Override the URL's.
             credential: Where to find credentials instead; see `lambda_actor.credentials`.
-            ttl_s: How long anything may stay on the server untouched.
-            bytes_max: Largest trajectory that the learner takes.
+            ttl_s: Seconds after which untouched data expires.
+            bytes_max: Maximum size of a trajectory that the learner takes.
             digest: The `stop_digest` of the word that stops the run's actors.
             connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
 
         Raises:
             CacheUnavailableError: The URL cannot be understood.
-            CacheError: The credential cannot be had.
+            CacheError: The credential cannot be obtained.
         """
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
@@ -103,7 +112,7 @@ class TrajectoryCache:
         if not url.startswith("unix:"):
             options["socket_keepalive"] = True
         try:
-            # Its types do not know that all answers are bytes.
+            # redis's types do not say that all answers are bytes.
             self._redis: Any = redis.Redis.from_url(
                 url,
                 retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), connect_attempts),
@@ -112,7 +121,7 @@ class TrajectoryCache:
                 socket_read_size=_READ_BYTES,
                 socket_timeout=_SOCKET_TIMEOUT_S,
                 health_check_interval=30,
-                # Else its name is told, which Redis 7.0 does not understand.
+                # Otherwise the client sends its name, which Redis 7.0 does not understand.
                 driver_info=None,
                 **options,
             )
@@ -120,7 +129,7 @@ class TrajectoryCache:
             raise CacheUnavailableError(_not_a_url(url)) from None
         self._url = redacted(url)
 
-    # What actors do
+    # Methods for actors
 
     def fetch_weights(self, policy_version: int) -> bytes:
         """Returns the WEIGHTS message of this policy version.
@@ -139,7 +148,7 @@ class TrajectoryCache:
         return self._fetch(f"episode:{episode_id}")
 
     def submit(self, invocation_id: str, trajectory: bytes) -> str:
-        """Hands one trajectory in, safely repeatable.
+        """Submits one trajectory. Safe to repeat.
 
         Returns:
             ``accepted``; ``late`` if the learner no longer waits for it.
@@ -148,12 +157,12 @@ class TrajectoryCache:
             CacheFullError: The server has no room for it.
         """
         with self._translated():
-            # Only where there is a door. What an unanswered try has stored is stored again.
+            # Only if the door exists. Storing again after an unanswered try does no harm.
             is_stored = self._redis.set(self._key(f"trajectory:{invocation_id}"), trajectory, xx=True, keepttl=True)
         return ACCEPTED if is_stored else LATE
 
     def is_wanted(self, invocation_id: str) -> bool:
-        """Whether the learner still waits for this invocation; else its actor may as well give up."""
+        """Whether the learner still waits for this invocation. If not, its actor may give up."""
         with self._translated():
             pipe = self._redis.pipeline(transaction=False)
             pipe.getrange(self._key("stop"), 0, _STOP_WORD_BYTES_MAX)
@@ -161,27 +170,27 @@ class TrajectoryCache:
             word, is_awaited = pipe.execute()
         return bool(is_awaited) and sha256(word).hexdigest() != self._digest
 
-    # What learner functions do
+    # Methods for learner functions
 
     def put_object(self, name: str, data: bytes) -> bool:
-        """Keeps ``data`` under a name that is new; False, and nothing changed, if the name is taken."""
+        """Keeps ``data`` under a new name. Returns False, and changes nothing, if the name is taken."""
         with self._translated():
             return bool(self._redis.set(self._key(f"object:{name}"), data, nx=True, ex=self._ttl_s))
 
     def get_object(self, name: str) -> bytes | None:
-        """Returns what was kept under that name; None if nothing was."""
+        """Returns the object, or None if it does not exist."""
         with self._translated():
             found: bytes | None = self._redis.get(self._key(f"object:{name}"))
             return found
 
     def delete_objects(self, names: Iterable[str]) -> None:
-        """Removes these, if they are there."""
+        """Removes objects that exist."""
         self._pipelined(lambda pipe: [pipe.delete(self._key(f"object:{name}")) for name in names])
 
-    # What the learner does
+    # Methods for the learner
 
     def ping(self) -> None:
-        """Asks the server for an answer.
+        """Checks that the server answers.
 
         Raises:
             CacheUnavailableError: The server does not answer.
@@ -190,17 +199,17 @@ class TrajectoryCache:
             self._redis.ping()
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
-        """Makes a policy version fetchable."""
+        """Makes a policy version available to actors."""
         with self._translated():
             self._redis.set(self._key(f"weights:{policy_version}"), weights, ex=self._ttl_s)
 
     def forget_weights(self, policy_version: int) -> None:
-        """Removes a version that no actor will ask for any more."""
+        """Removes a version that no actor will fetch any more."""
         with self._translated():
             self._redis.delete(self._key(f"weights:{policy_version}"))
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
-        """Makes the open episodes that this round continues fetchable."""
+        """Makes the open episodes of this round available to actors."""
         self._pipelined(lambda pipe: [pipe.set(self._key(f"episode:{episode_id}"), data, ex=self._ttl_s)
                                       for episode_id, data in episodes.items()])
 
@@ -209,23 +218,23 @@ class TrajectoryCache:
         self._pipelined(lambda pipe: [pipe.delete(self._key(f"episode:{episode_id}")) for episode_id in ids])
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
-        """Opens the door for these invocations' trajectories, one each."""
+        """Opens a door for each of these invocations, for one trajectory."""
         self._pipelined(lambda pipe: [pipe.set(self._key(f"trajectory:{one}"), b"", ex=self._ttl_s)
                                       for one in invocation_ids])
 
     def take(self, invocation_id: str) -> bytes | None:
-        """Closes the door of one invocation, for good.
+        """Closes an invocation's door for good.
 
         Returns:
-            Its trajectory, if it has been accepted.
+            Its trajectory, or None if none was accepted.
 
         Raises:
-            OversizedMessageError: It is larger than any trajectory may be.
+            OversizedMessageError: The trajectory is too large.
         """
         key = self._key(f"trajectory:{invocation_id}")
         with self._translated():
             pipe = self._redis.pipeline(transaction=True)
-            # One byte more than it may have, which tells that there are more.
+            # Read one byte more than allowed, to detect larger ones.
             pipe.getrange(key, 0, self._bytes_max)
             pipe.delete(key)
             found: bytes = pipe.execute()[0]
@@ -234,16 +243,16 @@ class TrajectoryCache:
         return found or None
 
     def stop(self, stop_word: str) -> None:
-        """Ends the run for its actors: each that still runs gives up within about a second.
+        """Ends the run for its actors. Each running one gives up within about a second.
 
         Args:
-            stop_word: The run's, whose digest they know.
+            stop_word: The run's stop word, whose digest they know.
         """
         with self._translated():
             self._redis.set(self._key("stop"), stop_word.encode(), ex=self._ttl_s)
 
     def remove_run(self) -> None:
-        """Deletes every key of the run; actors that still run give up then."""
+        """Deletes every key of the run. Running actors then give up."""
         with self._translated():
             for key in self._redis.scan_iter(match=self._prefix + "*", count=1000):
                 self._redis.delete(key)
@@ -286,7 +295,7 @@ class TrajectoryCache:
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:
-    """``url`` without credentials, wherever they stand in it, and the user's name and the password.
+    """Returns ``url`` without credentials, wherever they are in it, the user name and the password.
 
     Raises:
         CacheUnavailableError: The URL cannot be understood.
@@ -302,9 +311,9 @@ def split_credentials(url: str) -> tuple[str, str | None, str | None]:
 
 
 def redacted(url: str) -> str:
-    """``url`` with any password replaced by ``***``; fit for logs and records.
+    """Returns ``url`` with any password replaced by ``***``, fit for logs and records.
 
-    Errs on the side of hiding: all between the user's name and the last ``@`` counts as password.
+    Hides too much rather than too little: everything between the user name and the last ``@`` counts as password.
     """
     url = re.sub(r"(?i)([?&]password=)[^&#]*", r"\1***", url)
     credentials, at, rest = url.rpartition("@")
@@ -316,6 +325,6 @@ def redacted(url: str) -> str:
 
 
 def _not_a_url(url: str) -> str:
-    # Not the parser's own words, which may repeat a part of the password.
+    # Do not use the parser's message, which may contain a part of the password.
     return (f"cache URL {redacted(url)!r} is not redis://[user[:password]@]host[:port][/db], the same with rediss:// "
             "for TLS, or unix://path")

@@ -1,6 +1,6 @@
 """Tries an environment, and the actor image while it is built: ``python -m lambda_actor.check ID STEPS``.
 
-An image that cannot act would otherwise be found out by the first round, with everything else already paid for.
+Otherwise the first round would discover an image that cannot act, with everything else already paid for.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from lambda_actor.errors import ActorError
 from lambda_actor.making import OPTIONS, PREPROCESSINGS
 
 IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", "lambda_actor.handler")
-"""What runs, signs and serves in Lambda, but is imported by none of the modules here."""
+"""Modules that run, sign and serve in Lambda, but that no module here imports."""
 
 
 STEPS_MAX = 1_000_000
-"""As of ``actor.fragment_steps``."""
+"""Maximum of ``actor.fragment_steps``."""
 
 
 class CheckError(ActorError):
-    """The image cannot do what an actor does."""
+    """The image cannot do an actor's work."""
 
 
 def check(
     environment_id: str, steps: int, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
     may_cut_episodes: bool = False,
 ) -> str:
-    """Does everything that an actor does but talk to a cache; returns what was seen, for people.
+    """Does everything that an actor does, except talking to a cache. Returns a description for users.
 
     Args:
-        steps: As ``actor.fragment_steps``.
+        steps: ``actor.fragment_steps``.
         preprocessing: ``environment.preprocessing``.
-        options: How it is made besides; see `lambda_actor.making.OPTIONS`.
-        may_cut_episodes: Whether an open episode need not be continued, as with ``environment.truncate_at_fragment``.
+        options: Further options for making it; see `lambda_actor.making.OPTIONS`.
+        may_cut_episodes: Whether open episodes may be cut, as with ``environment.truncate_at_fragment``.
 
     Raises:
-        CheckError: An import or the certificates are missing, or the environment raises or returns what nobody here can
-            use.
+        CheckError: An import or the certificates are missing, or the environment raises or returns something unusable.
         ActorError: The environment cannot be made, or an open episode cannot be continued and may be longer than a
             fragment.
     """
@@ -84,7 +83,7 @@ def _check_imports() -> None:
 
 
 def _check_certificates() -> None:
-    """Else no cache could be trusted."""
+    """Checks that root certificates exist, without which no cache can be trusted."""
     if not ssl.create_default_context().cert_store_stats()["x509_ca"]:
         raise CheckError("there are no root certificates; install ca-certificates")
 
@@ -99,17 +98,17 @@ examples:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what was seen; 1 if an actor could not act."""
+    """Prints the description. Returns 1 if an actor could not act."""
     parser = argparse.ArgumentParser(
         prog="python -m lambda_actor.check", usage="%(prog)s ID STEPS [PREPROCESSING [OPTIONS]] [--may-cut-episodes]",
         description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="exit codes:\n  0 an actor can act in it, 1 it cannot, 2 the arguments are wrong")
     parser.add_argument("environment_id", metavar="ID", help="environment.id of the experiment file")
-    parser.add_argument("steps", type=_steps, metavar="STEPS", help="steps that are played, as actor.fragment_steps")
+    parser.add_argument("steps", type=_steps, metavar="STEPS", help="steps to play, as actor.fragment_steps")
     parser.add_argument("preprocessing", nargs="?", choices=PREPROCESSINGS, default="auto", metavar="PREPROCESSING",
                         help=f"environment.preprocessing: {' | '.join(PREPROCESSINGS)} (default: auto)")
     parser.add_argument("options", nargs="?", type=_options, default={}, metavar="OPTIONS",
-                        help=f"how it is made besides, as a JSON object of {', '.join(OPTIONS)} (default: {{}})")
+                        help=f"further options for making it, as a JSON object of {', '.join(OPTIONS)} (default: {{}})")
     parser.add_argument("--may-cut-episodes", action="store_true", help="accept that open episodes cannot be "
                         "continued, as environment.truncate_at_fragment does (default: not)")
     asked = parser.parse_args(arguments)

@@ -1,9 +1,10 @@
-"""How actors and the learner authenticate to the cache: named in the event by a URI, never contained in it.
+"""How actors and the learner authenticate to the cache. The event names the credential by a URI and never contains it.
 
-    elasticache-iam://USER@CACHE[?serverless=true]  a token signed with the function's own role, good for 15 minutes
-    s3://BUCKET/KEY                                 an object that the learner wrote: user, password, its server's CA
+    elasticache-iam://USER@CACHE[?serverless=true]  a token signed with the function's own role, valid for 15 minutes
+    s3://BUCKET/KEY                                 an object from the learner: user, password, its server's CA
 
-docs/decisions/0006-cache-credentials.md says why there are two ways in AWS.
+Events, a function's variables and templates are logged or can be read, so they hold no secret. The learner draws new
+passwords at each start and overwrites the object. See docs/decisions/0006-cache-credentials.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _OBJECT_FIELDS = ("username", "password", "ca_certificate")
 
 
 def connection_options(uri: str) -> dict[str, Any]:
-    """Options of a redis client that authenticate it; ``uri`` is explained above.
+    """Returns options of a redis client that authenticate it, for a ``uri`` as above.
 
     Raises:
         CacheError: The URI is of no known kind, its object cannot be read, or there is nothing to sign with.
@@ -42,14 +43,14 @@ def connection_options(uri: str) -> dict[str, Any]:
 class ElastiCacheTokens(redis.CredentialProvider):
     """IAM authentication tokens of ElastiCache: a fresh one for every connection.
 
-    A token is a presigned request that never travels as one, without its ``https://``. AWS ends connections that are
-    older than 12 hours; the client then connects again, with the next token.
+    A token is a presigned request without its ``https://``, which is never sent as a request. AWS ends connections
+    after 12 hours. The client then reconnects with a new token.
 
     Source: Amazon ElastiCache User Guide, "Authenticating with IAM".
     """
 
     def __init__(self, user: str, cache_name: str, *, is_serverless: bool) -> None:
-        # Only here: a learner on one machine needs no AWS library.
+        # Imported only here, because a learner on one machine needs no AWS library.
         import botocore.session
 
         session = botocore.session.get_session()
@@ -60,7 +61,7 @@ class ElastiCacheTokens(redis.CredentialProvider):
             raise CacheError("no AWS credentials or no region are here to sign the cache's token with")
 
     def get_credentials(self) -> tuple[str, str]:
-        """User and token."""
+        """Returns user and token."""
         from botocore.auth import SigV4QueryAuth
         from botocore.awsrequest import AWSRequest
 
@@ -77,7 +78,7 @@ def read_credential_object(bucket: str, key: str) -> dict[str, Any]:
     """Reads user, password and certificate from an object in a bucket.
 
     Raises:
-        CacheError: The object cannot be read, or is not what `credential_object` makes.
+        CacheError: The object cannot be read, or was not made by `credential_object`.
     """
     import botocore.exceptions
     import botocore.session
@@ -92,11 +93,11 @@ def read_credential_object(bucket: str, key: str) -> dict[str, Any]:
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
         raise CacheError(f"the cache's credential s3://{bucket}/{key} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError):
-        # Not the parser's own words, which may quote the secret.
+        # Do not use the parser's message, which may quote the secret.
         raise CacheError(f"the cache's credential s3://{bucket}/{key} is not what a learner writes") from None
     return {"username": username, "password": password, "ssl_ca_data": certificate}
 
 
 def credential_object(*, username: str, password: str, ca_certificate: str) -> bytes:
-    """What a learner that runs its own server writes for its actors; ``ca_certificate`` is PEM."""
+    """Returns the object for the actors of a learner with its own server. ``ca_certificate`` is PEM."""
     return json.dumps(dict(zip(_OBJECT_FIELDS, (username, password, ca_certificate), strict=True))).encode()

@@ -1,4 +1,4 @@
-"""Environments as an actor needs them: made by name, their spaces told, their episodes able to be left open."""
+"""Environments for actors: made by name, with known spaces and episodes that can be left open."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ from lambda_actor.frames import combined
 from lambda_actor.spaces import Spaces
 
 PIXELS_MIN = 16
-"""Sides of a picture at least; anything smaller is a vector of numbers."""
+"""Minimum sides of a picture. Smaller arrays are vectors."""
 _CHANNELS_MAX, _BRIGHTEST = 4, 255
 _FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym_spaces.MultiBinary)
-"""What an observation's numbers may come from; all but Box become zeros and ones."""
+"""Supported spaces of an observation's numbers. All but Box become zeros and ones."""
 _Keys = tuple[str | int, ...]
 _STEPS_PROPOSED = 1000
 MASK = "action_mask"
-"""The key of an observation, or of what ``reset`` and ``step`` tell beside one, that says which actions are allowed."""
+"""Key of the action mask in an observation, or in the info of ``reset`` and ``step``."""
 
 
 class ActorEnvironment:
-    """One environment as networks see it.
+    """One environment in the form that networks use.
 
-    Its frames are uint8 ``[C, H, W]`` if it shows pixels, uint8 ``[1, 1, Y]`` if it shows a picture beside something
-    (see `lambda_actor.frames.combined`), else vectors float32 ``[O]``; its actions float32 ``[A]``, clipped to the
+    Its frames are uint8 ``[C, H, W]`` if it shows pixels, uint8 ``[1, 1, Y]`` if it shows a picture with a vector (see
+    `lambda_actor.frames.combined`), otherwise vectors float32 ``[O]``. Its actions are float32 ``[A]``, clipped to the
     action space, or whole numbers from 0, one or ``[A]`` of them.
 
     Attributes:
-        action_mask: Which values of each choice are allowed at the present observation, bool ``[M]``, those of several
-            choices one after the other; None if the environment does not say.
-        spaces: What a policy sees and does. A frame is one of ``spaces.frame_stack`` (see `lambda_actor.frames`).
+        action_mask: Which values of each choice are currently allowed, bool ``[M]``, choices concatenated; None if the
+            environment has no masks.
+        spaces: A policy's observations and actions. A frame is one of ``spaces.frame_stack`` (see
+            `lambda_actor.frames`).
         preprocessing: ``atari`` or ``none``.
-        gymnasium_environment: What it wraps, with its own wrappers.
+        gymnasium_environment: The wrapped environment, with its own wrappers.
         cannot_save_reason: Why an open episode cannot travel to another process; "" if it can.
         episode_steps_max: The time limit in steps, or None if episodes can be of any length.
-        plain_because: Why it takes Gymnasium's own steps, if lean ones might be known; else "".
+        plain_because: Why it uses Gymnasium's own steps although fast ones might exist, otherwise "".
     """
 
     def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none",
@@ -57,14 +58,14 @@ class ActorEnvironment:
         """Reads the environment's spaces.
 
         Args:
-            environment: With all its wrappers.
-            environment_id: For people, and to find a replay's environment by.
+            environment: The environment with all its wrappers.
+            environment_id: For messages, and to find a replay's environment.
             preprocessing: ``atari`` or ``none``.
-            frame_stack: Frames of pixels that a policy sees at once; None = three with ``atari``, else one. Always one
-                of a picture beside something.
+            frame_stack: Frames of pixels per observation; None = three with ``atari``, otherwise one. Always one for a
+                picture with a vector.
 
         Raises:
-            UnusableEnvironmentError: No policy here can act in its spaces.
+            UnusableEnvironmentError: No policy can act in its spaces.
         """
         self.environment_id, self.preprocessing = environment_id, preprocessing
         self.gymnasium_environment = environment
@@ -72,7 +73,7 @@ class ActorEnvironment:
         self._actions = _action_codec(environment.action_space, environment_id)
         self._is_mask_observed = isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces
         if isinstance(self._space, gym_spaces.Dict) and self._is_mask_observed:
-            # It decides on what may be chosen, and is not seen.
+            # The mask limits the choices and is not observed.
             self._space = gym_spaces.Dict({key: part for key, part in self._space.items() if key != MASK})
         self.action_mask: np.ndarray | None = None
         self._frames = _observation_codec(self._space, environment_id)
@@ -104,15 +105,15 @@ class ActorEnvironment:
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """A Box's shape as the environment gives it; that of the vector, if it observes something else; or of pixels.
+        """Shape of an observation: a Box's own shape, the vector's for other spaces, or that of pixels.
 
-        Pixels are stacked; of a picture beside something ``[1, 1, Y]``.
+        Pixels are stacked. A picture with a vector has ``[1, 1, Y]``.
         """
         return self.spaces.observation_shape if self.spaces.is_pixels else self._frames.shape
 
     @property
     def origin(self) -> str:
-        """The class of the environment without its wrappers, and its file and line."""
+        """Class, file and line of the environment without its wrappers."""
         bare = type(self.gymnasium_environment.unwrapped)
         return f"{bare.__name__}{place_of(bare)}"
 
@@ -122,10 +123,10 @@ class ActorEnvironment:
         return self._stores is not None
 
     def reset(self, seed: int) -> np.ndarray:
-        """Starts a new episode from ``seed`` alone; returns its first frame.
+        """Starts a new episode from ``seed`` alone. Returns its first frame.
 
         Raises:
-            UnusableEnvironmentError: The observation is another than the space says, or an action mask is none; also in
+            UnusableEnvironmentError: The observation does not fit its space, or an action mask is invalid; also in
                 `step`. Or it takes no seed.
         """
         try:
@@ -143,11 +144,11 @@ class ActorEnvironment:
         return self.to_frame(observation)
 
     def to_environment(self, action: np.ndarray | int) -> Any:
-        """Returns a policy's action as the environment takes it: clipped and shaped, or a whole number."""
+        """Converts a policy's action for the environment: clipped and shaped, or a whole number."""
         return self._actions.to_environment(action)
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
-        """One step with ``action``.
+        """Takes one step with ``action``.
 
         Returns:
             frame, reward, terminated, truncated.
@@ -162,7 +163,7 @@ class ActorEnvironment:
         if not isinstance(reward, float):
             reward = self._one_number(reward)
         if (self.action_mask is not None or MASK in told_beside) and not (terminated or truncated):
-            # Nothing is chosen after an episode's last step.
+            # No choice follows an episode's last step.
             mask = self._told_mask(observation, told_beside)
             if mask is None or self.action_mask is None:
                 raise UnusableEnvironmentError(f'{self.environment_id} gives info["{MASK}"] at some steps only; '
@@ -171,7 +172,7 @@ class ActorEnvironment:
         return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
-        """The open episode's state after at least one step.
+        """Returns the open episode's state, after at least one step.
 
         Raises:
             EpisodeStateError: The environment offers no way to save it.
@@ -186,12 +187,12 @@ class ActorEnvironment:
         """Continues the episode that `get_state` saved, here or in another process.
 
         Raises:
-            EpisodeStateError: The state is not one of this environment's.
+            EpisodeStateError: The state belongs to another environment.
         """
         if self._stores is None:
             raise EpisodeStateError(self.cannot_save_reason)
-        # Wrappers check that reset() was called, and some count from there. A seed makes a game be loaded anew, which
-        # takes longer than many steps; its generators are part of the state.
+        # Wrappers require reset(), and some count from it. No seed, because a seed reloads a game, which takes longer
+        # than many steps. The state contains the game's generators.
         outermost = self.gymnasium_environment
         is_game = atari.is_game(outermost.unwrapped)
         if is_game and self._lean and self._was_reset:
@@ -211,7 +212,7 @@ class ActorEnvironment:
                 ) from error
 
     def close(self) -> None:
-        """Closes the environment, and what it has started; one that cannot be closed hinders nobody."""
+        """Closes the environment and what it has started. Ignores errors."""
         with suppress(Exception):
             self.gymnasium_environment.close()
 
@@ -225,7 +226,7 @@ class ActorEnvironment:
                 "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward") from error
 
     def nearest_allowed(self, action: np.ndarray | int) -> np.ndarray | int:
-        """Returns an action with the first allowed value of each choice whose own the present mask forbids."""
+        """Returns an action in which each currently forbidden choice gets its first allowed value."""
         if self.action_mask is None:
             return action
         parts = np.split(self.action_mask, self.spaces.choice_starts[1:])
@@ -237,10 +238,10 @@ class ActorEnvironment:
         """Returns an action mask as bool ``[M]``.
 
         Args:
-            value: Of zeros and ones or of booleans, ``[M]``, or a list or tuple of one for each choice.
+            value: Zeros and ones or booleans, ``[M]``, or a list or tuple with one mask for each choice.
 
         Raises:
-            UnusableEnvironmentError: It is none, or leaves nothing to choose from.
+            UnusableEnvironmentError: It is not a mask, or allows nothing.
         """
         self._require_choices()
         starts, size = self.spaces.choice_starts, sum(self.spaces.choice_counts)
@@ -259,7 +260,7 @@ class ActorEnvironment:
         return mask
 
     def _told_mask(self, observation: Any, told_beside: Mapping[str, Any]) -> Any:
-        """The mask that comes with an observation, as the environment gives it."""
+        """Returns the mask of an observation in the environment's form."""
         return observation[MASK] if self._is_mask_observed else told_beside.get(MASK)
 
     def _require_choices(self) -> None:
@@ -272,17 +273,17 @@ class ActorEnvironment:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
 
     def flattened(self, observation: Any) -> Any:
-        """Returns one observation of a space that is no Box as a frame; anything else as it is."""
+        """Returns an observation as a frame if its space is not a Box, otherwise unchanged."""
         if self._is_mask_observed and isinstance(observation, Mapping):
             observation = {key: part for key, part in observation.items() if key != MASK}
         is_flat = isinstance(self._space, gym_spaces.Box) or not self._space.contains(observation)
         return observation if is_flat else self.to_frame(observation)
 
     def outside_space(self, vectors: np.ndarray) -> str:
-        """Names the first number of these frames, float32 ``[T, O]``, that the observation space does not allow.
+        """Describes the first number of these frames, float32 ``[T, O]``, outside the observation space.
 
         Returns:
-            What it is and what would be allowed, for people; "" if there is none.
+            The number and the allowed range, for users; "" if all are inside.
         """
         space = gym_spaces.flatten_space(self._space)
         assert isinstance(space, gym_spaces.Box)
@@ -295,10 +296,10 @@ class ActorEnvironment:
                 f"{low[number]:g} to {high[number]:g}; mend the space, or what the environment returns")
 
     def to_frame(self, observation: object) -> np.ndarray:
-        """Returns a frame of what the environment observes.
+        """Converts an environment's observation to a frame.
 
         Raises:
-            UnusableEnvironmentError: It is not of its observation space.
+            UnusableEnvironmentError: It does not fit the observation space.
         """
         try:
             return self._frames.to_frame(observation)
@@ -311,18 +312,18 @@ class ActorEnvironment:
 def make_environment(
     environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None
 ) -> ActorEnvironment:
-    """The environment of that name.
+    """Makes the environment of that name.
 
     Args:
         environment_id: A Gymnasium id (``Hopper-v5``, ``ALE/Qbert-v5``), ``module:factory`` for a callable of the
-            user's own that returns a `gymnasium.Env`, or ``module:Id-v0`` for an id that importing ``module``
+            own that returns a `gymnasium.Env`, or ``module:Id-v0`` for an id that importing ``module``
             registers.
         preprocessing: ``atari``, ``none``, or ``auto``: atari for the registered games.
-        options: Some of `lambda_actor.making.OPTIONS`; None if it is made as it is registered.
+        options: Some of `lambda_actor.making.OPTIONS`; None = as registered.
 
     Raises:
-        UnusableEnvironmentError: It cannot be imported or made, is no game that could be preprocessed, or its spaces
-            are not supported.
+        UnusableEnvironmentError: It cannot be imported or made, is not a game but ``atari`` is required, or has
+            unsupported spaces.
     """
     options = options or {}
     environment, is_atari = making.make(environment_id, preprocessing, options)
@@ -340,10 +341,10 @@ def make_environment(
 
 
 class _UnsupportedObservationError(UnusableEnvironmentError):
-    """No network takes all that is observed.
+    """No network supports all observations.
 
     Attributes:
-        keys: What `gymnasium.wrappers.FilterObservation` may leave; empty if that does not help.
+        keys: Keys to keep with `gymnasium.wrappers.FilterObservation`; empty if that does not help.
     """
 
     def __init__(self, text: str, keys: Sequence[str | int]) -> None:
@@ -354,12 +355,12 @@ class _UnsupportedObservationError(UnusableEnvironmentError):
 def _example(
     environment: gymnasium.Env, environment_id: str, options: Mapping[str, Any], keys: Sequence[str | int]
 ) -> str:
-    """All that such an environment needs in the experiment file, as YAML to be pasted; nothing if no filter helps."""
+    """Returns all settings that such an environment needs, as YAML to paste; empty if no filter helps."""
     if not keys:
         return ""
     section = {"id": environment_id, **options}
     if not _is_saved(environment) and _time_limit(environment) is None:
-        # MiniGrid's own limit, say, which Gymnasium does not know.
+        # For example MiniGrid's own limit, which Gymnasium does not know.
         limit = getattr(environment.unwrapped, "max_steps", None)
         section["max_episode_steps"] = limit if isinstance(limit, int) and limit > 0 else _STEPS_PROPOSED
     wrappers = [{path: arguments} if arguments else path for path, arguments in options.get("wrappers", ())]
@@ -386,7 +387,7 @@ class _Vectors:
         self.frame_shape: tuple[int, ...] = (math.prod(space.shape),)
 
     def to_frame(self, observation: object) -> np.ndarray:
-        # A copy: some environments write the next observation into the same array.
+        # A copy, because some environments reuse the array for the next observation.
         array = np.array(observation, dtype=np.float32)
         _require_shape(array, self.shape)
         return array.reshape(-1)
@@ -415,7 +416,7 @@ class _Pixels:
 
 
 class _Flattened:
-    """Several parts, or whole numbers, as the float32 ``[O]`` that `gymnasium.spaces.flatten` makes of them."""
+    """Several parts, or whole numbers, flattened by `gymnasium.spaces.flatten` to float32 ``[O]``."""
 
     def __init__(self, space: gym_spaces.Space[Any]) -> None:
         self._space = space
@@ -442,7 +443,7 @@ class _OnlyPicture(_Pixels):
 
 
 class _Combined:
-    """One picture of a Dict or Tuple beside all else in it, flattened, as uint8 ``[1, 1, Y]``."""
+    """One picture of a Dict or Tuple and everything else in it, flattened, as uint8 ``[1, 1, Y]``."""
 
     def __init__(self, keys: _Keys, picture: gym_spaces.Box, space: gym_spaces.Space[Any]) -> None:
         self._picture = _OnlyPicture(keys, picture)
@@ -478,7 +479,7 @@ class _ContinuousActions:
 
 
 class _DiscreteActions:
-    """Whole numbers from 0, whatever the environment's start with."""
+    """Whole numbers from 0, wherever the environment's start."""
 
     def __init__(self, space: gym_spaces.Discrete) -> None:
         self.size, self.count, self.counts = 0, int(space.n), ()
@@ -489,7 +490,7 @@ class _DiscreteActions:
 
 
 class _SeveralActions:
-    """Several whole numbers from 0, of any rank: MultiDiscrete's, whatever they start with, or MultiBinary's."""
+    """Several whole numbers from 0, of any rank: MultiDiscrete, wherever its numbers start, or MultiBinary."""
 
     def __init__(self, space: gym_spaces.MultiDiscrete[Any] | gym_spaces.MultiBinary) -> None:
         counts, self._start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
@@ -529,12 +530,12 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
 def _observation_advice(
     leaves: list[_Keys], pictures: list[_Keys], usable: list[_Keys]
 ) -> tuple[str, Sequence[str | int]]:
-    """What can be done about a space that is not supported, and the first choice of keys to leave, if there is one.
+    """Returns advice for an unsupported space, and the first choice of keys to keep, if there is one.
 
     Args:
-        leaves: Where its parts are.
-        pictures: Those that are pictures.
-        usable: What else is usable.
+        leaves: The space's parts with their keys.
+        pictures: The parts that are pictures.
+        usable: Other usable parts.
     """
     several = ("" if len(pictures) < 2 else "several pictures ("
                + ", ".join(".".join(map(str, keys)) for keys in pictures) + ") are not seen at once; ")
@@ -555,7 +556,7 @@ def _observation_advice(
 
 
 def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:
-    """The spaces of which one is made, in the order in which Gymnasium flattens them, and where they are in it."""
+    """Yields the parts of a space with their keys, in the order in which Gymnasium flattens them."""
     inner: Iterable[tuple[str | int, gym_spaces.Space[Any]]] | None = None
     if isinstance(space, gym_spaces.Dict):
         inner = space.spaces.items()
@@ -569,14 +570,14 @@ def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_K
 
 
 def _binary_parts(leaves: Sequence[tuple[_Keys, gym_spaces.Space[Any]]]) -> tuple[tuple[int, int], ...]:
-    """Starts and ends of what is 0 or 1 in these parts, flattened one after the other."""
+    """Returns starts and ends of the numbers that are 0 or 1 in these parts, flattened and concatenated."""
     ends = [0, *accumulate(gym_spaces.flatdim(leaf) for _, leaf in leaves)]
     return tuple((start, end) for start, end, (_, leaf) in zip(ends, ends[1:], leaves, strict=False)
                  if not isinstance(leaf, gym_spaces.Box))
 
 
 def _at(observation: Any, keys: _Keys) -> Any:
-    """The part of an observation that these keys lead to."""
+    """Returns the part of an observation under these keys."""
     for key in keys:
         observation = observation[key]
     return observation
@@ -634,12 +635,12 @@ def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
 
 
 def _old_reset(environment: gymnasium.Env) -> str:
-    """Says which layer's `reset` lacks an argument that Gymnasium's has, and where; "" if none does."""
+    """Describes a layer whose `reset` lacks an argument of Gymnasium's, and its place; "" if there is none."""
     for place, layer in enumerate(layers(environment)):
         with suppress(ValueError, TypeError):
             signature = inspect.signature(layer.reset)
             takes = signature.parameters.values()
-            # Wrappers pass both on.
+            # Wrappers pass on both.
             missing = [name for name in ("seed", "options")[:2 if place else 1] if name not in signature.parameters]
             if missing and not any(one.kind is one.VAR_KEYWORD for one in takes):
                 name = f"{type(layer).__name__}.reset"
@@ -649,7 +650,7 @@ def _old_reset(environment: gymnasium.Env) -> str:
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:
-    """In steps of the outermost layer; inner ones may take several to each."""
+    """Returns the limit in steps of the outermost layer. Inner layers may take several per step."""
     limits, repeats = [], 1
     for layer in layers(environment):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):

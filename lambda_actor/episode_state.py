@@ -1,7 +1,7 @@
-"""An open episode's whole state, taken out of one process and put into another, where it continues bit for bit.
+"""An open episode's whole state, taken from one process and restored in another, where it continues bit for bit.
 
-An actor that resets at each call never sees what comes after ``fragment_steps``. What must be saved for that depends
-on the simulator; each one that is known here has a store. See docs/decisions/0002-episode-state.md.
+An actor that resets in each call never sees the steps after ``fragment_steps``. The required state depends on the
+simulator. Each known simulator has a store. See docs/decisions/0002-episode-state.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EpisodeStore(Protocol):
 
 
 def layers(environment: gymnasium.Env) -> Iterator[gymnasium.Env]:
-    """From the outermost wrapper to the bare environment."""
+    """Yields the layers from the outermost wrapper to the bare environment."""
     while True:
         yield environment
         if not isinstance(environment, gymnasium.Wrapper):
@@ -53,20 +53,20 @@ def layers(environment: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 
 def spanning_wrapper(environment: gymnasium.Env) -> str:
-    """Returns the name of a wrapper whose state goes on from one episode to the next; "" if there is none."""
+    """Returns the name of a wrapper whose state spans episodes; "" if there is none."""
     return next((type(layer).__name__ for layer in layers(environment) if isinstance(layer, _SPANNING_WRAPPERS)), "")
 
 
 def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
-    """Stores that together hold all of an episode, the outermost layer's first.
+    """Returns the stores that together hold a whole episode, the outermost layer's first.
 
     Raises:
-        EpisodeStateError: A layer keeps a state that nobody here knows.
+        EpisodeStateError: A layer keeps an unknown state.
     """
     stores: list[EpisodeStore] = []
     for layer in layers(environment):
         if _offers_state(layer):
-            # Its own methods answer for it and for everything that it wraps.
+            # Its own methods cover it and everything that it wraps.
             return [*stores, _own_state(layer)]
         if type(layer) is gymnasium.wrappers.TimeLimit:
             stores.append(_TimeLimitState(layer))
@@ -81,7 +81,7 @@ def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
 
 
 def _offers_state(layer: gymnasium.Env) -> bool:
-    """Whether it has ``get_state()`` and ``set_state(state)``; MuJoCo's own ``set_state(qpos, qvel)`` is another."""
+    """Whether it has ``get_state()`` and ``set_state(state)``, other than MuJoCo's ``set_state(qpos, qvel)``."""
     get_state, set_state = getattr(layer, "get_state", None), getattr(layer, "set_state", None)
     if not (callable(get_state) and callable(set_state)):
         return False
@@ -91,10 +91,10 @@ def _offers_state(layer: gymnasium.Env) -> bool:
 
 
 def _own_state(layer: gymnasium.Env) -> EpisodeStore:
-    """Tries an environment's own methods: others than ours may have these names, and return an object.
+    """Tries an environment's own methods, because unrelated methods may have these names.
 
     Raises:
-        EpisodeStateError: They do not give numbers by name.
+        EpisodeStateError: They do not return numbers by name.
     """
     store = _UserState(layer)
     try:
@@ -159,13 +159,13 @@ class MujocoState:
     Attributes:
         library: The module `mujoco`.
 
-    MuJoCo keeps more than `mj_getState` gives: rewards and observations read quantities (body positions, contact
-    forces) that the *last* step computed on its way. Restoring sets the state from before it and takes that step
-    again, which leaves every derived quantity exactly as it was.
+    MuJoCo keeps more than `mj_getState` returns: rewards and observations read quantities (body positions, contact
+    forces) that the *last* step computed on its way. So a restore sets the state from before that step and repeats the
+    step, which restores every derived quantity exactly.
     """
 
     def __init__(self, environment: Any) -> None:
-        # Only now: whoever acts in another environment need not load it.
+        # Imported only now, because other environments do not need it.
         import mujoco
 
         self.library = mujoco
@@ -174,11 +174,11 @@ class MujocoState:
         self._before = np.empty(mujoco.mj_stateSize(environment.model, self._spec))
         self._action = np.zeros(environment.action_space.shape)
         self._step = environment.step
-        # In front of the bare environment's own step: behind wrappers that clip or rescale the action.
+        # In front of the bare environment's step, behind wrappers that clip or rescale the action.
         environment.step = self._recorded_step
 
     def record(self, action: np.ndarray) -> None:
-        """The environment takes a step with that action now."""
+        """Records that the environment now takes a step with an action."""
         self.library.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
         self._action = action
 
@@ -198,7 +198,7 @@ class MujocoState:
 
 
 class _ClassicControlState:
-    """Gymnasium's classic control: the attribute ``state`` is all that a step reads."""
+    """Gymnasium's classic control: the attribute ``state`` is everything that a step reads."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment

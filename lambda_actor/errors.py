@@ -1,4 +1,4 @@
-"""One tree of errors for everything an actor can fail with."""
+"""The tree of an actor's errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EventError(ActorError):
 
 
 class UnusableEnvironmentError(ActorError):
-    """The environment cannot be made, or has spaces that no policy here can act in."""
+    """The environment cannot be made, or no policy can act in its spaces."""
 
 
 class EpisodeStateError(UnusableEnvironmentError):
@@ -33,7 +33,7 @@ class EpisodeStateError(UnusableEnvironmentError):
 
 
 class EpisodeReplayError(EpisodeStateError):
-    """An episode went on differently when it was replayed."""
+    """A replayed episode continued differently."""
 
 
 class RaisingEnvironmentError(UnusableEnvironmentError):
@@ -53,11 +53,11 @@ class TruncatedMessageError(WireError):
 
 
 class CorruptedMessageError(WireError):
-    """The checksum does not match, or the structure contradicts itself."""
+    """The checksum does not match, or the structure is inconsistent."""
 
 
 class ForeignMessageError(WireError):
-    """The bytes are not one of our messages, or one of another kind than was asked for."""
+    """The bytes are not one of our messages, or are of another kind than expected."""
 
 
 class OversizedMessageError(WireError):
@@ -69,7 +69,7 @@ class UnsupportedVersionError(WireError):
 
 
 class SchemaError(WireError):
-    """A field is missing, unknown, or has another dtype or shape than the schema says."""
+    """A field is missing, unknown, or has another dtype or shape than in the schema."""
 
 
 class CacheError(ActorError):
@@ -77,7 +77,7 @@ class CacheError(ActorError):
 
 
 class CacheUnavailableError(CacheError):
-    """The server cannot be reached, or refuses us."""
+    """The server cannot be reached, or refuses the connection."""
 
 
 class CacheFullError(CacheError):
@@ -85,18 +85,18 @@ class CacheFullError(CacheError):
 
 
 class CacheMissError(CacheError):
-    """What was asked for (weights, an open episode) is not in the cache."""
+    """The requested weights or open episode are not in the cache."""
 
 
 ENVIRONMENT_ERRORS = tuple(one.__name__ for one in (
     UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError))
-"""Names of what only a change of the environment ends."""
+"""Names of errors that only a change of the environment can fix."""
 
 
 def told(error: BaseException) -> str:
-    """Returns what an exception says and where somebody else's code raised it, on one line.
+    """Returns an exception's message and the place in foreign code that raised it, on one line.
 
-    An exception that says nothing is told with the line of code that raised it.
+    An exception without a message is described by the line of code that raised it.
     """
     frame = raising_frame(error)
     text = " ".join(str(error).split()).rstrip(".")
@@ -109,9 +109,9 @@ def told(error: BaseException) -> str:
 
 
 def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Returns the innermost frame of somebody else's code that raised; of an installed package if there is no other.
+    """Returns the innermost frame of foreign code that raised, or of an installed package if there is no other.
 
-    Python's own modules, this project's and Gymnasium's are nobody else's. None if all frames are of these.
+    Python's own modules, this project's and Gymnasium's are not foreign. Returns None if all frames are from these.
     """
     frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__))
               if not frame.filename.startswith(("<", *_OURS)) and "-packages/gymnasium/" not in frame.filename]
@@ -121,7 +121,7 @@ def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def place_of(code: type | Callable[..., Any]) -> str:
-    """Returns the file and the line of a class or a function, to be put behind its name; "" if nobody knows them."""
+    """Returns the file and line of a class or function, for appending to its name; "" if unknown."""
     with suppress(OSError, TypeError):
         return f", in {inspect.getsourcefile(code)}, line {inspect.getsourcelines(code)[1]}"
     return ""

@@ -1,4 +1,4 @@
-"""What the events of functions have in common."""
+"""Checks the events of functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lambda_actor.errors import EventError
 
 
 def check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:
-    """Checks that an event has these fields, of these types; it may have others.
+    """Checks that an event has these fields with these types. It may have others.
 
     Raises:
         EventError: A field is missing or of the wrong type.

@@ -1,4 +1,4 @@
-"""Frames of pixels: each travels once, deflated; where they are used they are stacked, the oldest first."""
+"""Frames of pixels. Each travels once, deflated. They are stacked where they are used, oldest first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LEVEL = 1
 
 
 class FrameStack:
-    """What a policy sees of the frames that an environment gives: the last ``F`` of them; a vector as it is.
+    """Turns an environment's frames into observations: the last ``F`` frames, or a vector unchanged.
 
-    Its observations are one buffer: each is valid until the next.
+    Observations share one buffer: each is valid until the next.
     """
 
     def __init__(self, spaces: Spaces) -> None:
@@ -28,14 +28,14 @@ class FrameStack:
         self._repeats = spaces.frame_stack
 
     def begin(self, frame: np.ndarray) -> np.ndarray:
-        """The observation at an episode's first frame, which stands for those before it, too."""
+        """Returns the observation at an episode's first frame, which also fills in for earlier ones."""
         if not self._is_pixels:
             return frame
         self._buffer[...] = np.tile(frame, (self._repeats, 1, 1))
         return self._buffer
 
     def push(self, frame: np.ndarray) -> np.ndarray:
-        """The observation at the next frame."""
+        """Returns the observation at the next frame."""
         if not self._is_pixels:
             return frame
         self._buffer[:-self._channels] = self._buffer[self._channels:]
@@ -44,15 +44,15 @@ class FrameStack:
 
 
 def combined(picture: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """One observation of a picture uint8 ``[C, H, W]`` beside a vector float32 ``[V]``: their bytes, ``[1, 1, Y]``.
+    """Returns an observation of a picture uint8 ``[C, H, W]`` and a vector float32 ``[V]``: their bytes, ``[1, 1, Y]``.
 
-    One array of bytes goes wherever pixels go, and no pixel becomes a float on its way.
+    One array of bytes can travel like pixels, and pixels are never converted to floats on the way.
     """
     return np.concatenate([picture.reshape(-1), vector.astype("<f4").view(np.uint8)])[None, None]
 
 
 def apart(observations: np.ndarray, spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures uint8 ``[…, C, H, W]`` and vectors float32 ``[…, V]`` of what `combined` made, ``[…, 1, 1, Y]``."""
+    """Returns pictures uint8 ``[…, C, H, W]`` and vectors float32 ``[…, V]`` from combined ones, ``[…, 1, 1, Y]``."""
     leading, size = observations.shape[:-3], math.prod(spaces.beside_shape)
     vectors = np.ascontiguousarray(observations[..., size:]).view("<f4")
     return (observations[..., :size].reshape(*leading, *spaces.beside_shape),
@@ -60,17 +60,17 @@ def apart(observations: np.ndarray, spaces: Spaces) -> tuple[np.ndarray, np.ndar
 
 
 def floats(observations: np.ndarray, spaces: Spaces) -> np.ndarray:
-    """The floats in observations, one or more: vectors, float32 ``[…, V]``, also beside a picture; none of pixels."""
+    """Returns the floats in one or more observations: vectors float32 ``[…, V]``, with or without pictures."""
     if spaces.is_combined:
         return apart(observations, spaces)[1]
     return observations[..., :0] if spaces.is_pixels else observations
 
 
 def pack_frames(frames: np.ndarray) -> dict[str, np.ndarray]:
-    """Fields of a FRAME_TRAJECTORY from frames uint8 ``[U, C, H, W]``.
+    """Returns fields of a FRAME_TRAJECTORY for frames uint8 ``[U, C, H, W]``.
 
     Raises:
-        OversizedMessageError: Nobody would unpack so many.
+        OversizedMessageError: There are too many to unpack.
     """
     if frames.nbytes > wire.MESSAGE_BYTES_MAX:
         raise OversizedMessageError(f"{len(frames)} frames of {frames.nbytes} bytes exceed the limit of "
@@ -79,10 +79,10 @@ def pack_frames(frames: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def unpack_frames(trajectory: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What `pack_frames` packed, uint8 ``[U, C, H, W]``.
+    """Returns the frames from `pack_frames`, uint8 ``[U, C, H, W]``.
 
     Raises:
-        CorruptedMessageError: It is not as large as it says, or larger than any message may be.
+        CorruptedMessageError: The size is wrong, or larger than any message may be.
     """
     shape = tuple(int(length) for length in trajectory["frames_shape"])
     if len(shape) != 4 or min(shape) < 1:
@@ -91,10 +91,10 @@ def unpack_frames(trajectory: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def stack_frames(frames: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Observations uint8 ``[T, F·C, H, W]`` of frames ``[U, C, H, W]`` by index ``[T, F]``.
+    """Returns observations uint8 ``[T, F·C, H, W]`` from frames ``[U, C, H, W]`` and indices ``[T, F]``.
 
     Raises:
-        CorruptedMessageError: An index names no frame.
+        CorruptedMessageError: An index is out of range.
     """
     if indices.size and not (indices.min() >= 0 and indices.max() < len(frames)):
         raise CorruptedMessageError(f"stacks name frames {indices.min()} to {indices.max()} of {len(frames)}")
@@ -104,22 +104,22 @@ def stack_frames(frames: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def deflated(array: np.ndarray) -> np.ndarray:
-    """The bytes of a uint8 array, deflated, uint8 ``[Z]``."""
+    """Returns the deflated bytes of a uint8 array, uint8 ``[Z]``."""
     return np.frombuffer(zlib.compress(np.ascontiguousarray(array).data, _LEVEL), np.uint8)
 
 
 def inflated(data: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """What was `deflated`, uint8 of that shape, read-only.
+    """Returns an array from `deflated`, uint8 of that shape, read-only.
 
     Raises:
-        CorruptedMessageError: It is not as large as ``shape`` says, or that is larger than any message may be.
+        CorruptedMessageError: The size does not match ``shape``, or is larger than any message may be.
     """
     size = math.prod(shape)
     if not 0 < size <= wire.MESSAGE_BYTES_MAX:
         raise CorruptedMessageError(f"bytes of shape {shape}")
     inflater = zlib.decompressobj()
     try:
-        # One byte more than it may be, which would tell that there are more.
+        # Read one byte more than allowed, to detect larger data.
         found = inflater.decompress(data.tobytes(), size + 1)
     except zlib.error as error:
         raise CorruptedMessageError(f"frames cannot be inflated: {error}") from None

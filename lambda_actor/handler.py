@@ -1,13 +1,13 @@
 """The actor function: ``handler(event, context)`` rolls out one fragment and submits it.
 
 The same code runs inside AWS Lambda and in the local fleet's processes, where `handler_together` serves several events
-in lock-step. A sandbox keeps its environments, its connection and the weights of the last policy version between
-invocations; nothing of it changes what is sampled. So an environment whose state nobody knows is made anew each time.
+in lock-step. A sandbox keeps its environments, its connection and the last weights between invocations. These never
+change the samples: an environment with an unknown state is made anew each time.
 
-The cache's endpoint comes in the event, and where its credential is to be found: an event is logged and retried in
-places where a secret must not be. On one machine it is in the variables ``ACTOR_CACHE_USERNAME`` and
-``ACTOR_CACHE_PASSWORD``; see `lambda_actor.credentials` for AWS. If there is no cache, the event itself holds the
-messages; see `lambda_actor.inline`.
+The event contains the cache's endpoint and where to find its credential. It never contains the credential itself,
+because events are logged and retried in places unfit for secrets. On one machine the credential is in
+``ACTOR_CACHE_USERNAME`` and ``ACTOR_CACHE_PASSWORD``; see `lambda_actor.credentials` for AWS. Without a cache, the
+event itself contains the messages; see `lambda_actor.inline`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ STOP_FIELDS: dict[str, type] = {
     "cache_ttl_s": int,
     "stop_digest": str,
 }
-"""What an event must carry whose field ``stop`` is the run's stop word: it tells all actors to give up."""
+"""Required fields of a ``stop`` event, which contains the run's stop word and tells all actors to give up."""
 PREWARM_FIELDS: dict[str, type] = {
     **STOP_FIELDS,
     "invocation_id": str,
     "environment_id": str,
     "preprocessing": str,
 }
-"""What an event must carry that has a field ``prewarm``: it only proves that an actor can start, and warms it."""
+"""Required fields of a ``prewarm`` event, which only checks that an actor can start, and warms it."""
 EVENT_FIELDS: dict[str, type] = {
     **PREWARM_FIELDS,
     "truncate_at_fragment": bool,
@@ -59,27 +59,26 @@ EVENT_FIELDS: dict[str, type] = {
     "slot": int,
     "episode_id": str,
 }
-"""What any other event must carry; ``episode_id`` is empty if a fresh episode is to be started,
-``cache_credential`` if the variables hold it, and ``cache_url`` if the event holds the messages (`INLINE_FIELDS`).
-It may also carry ``environment_options``, as may a ``prewarm`` event, if the environment is made with any
-(`lambda_actor.making`), ``replay``, how episodes are replayed if the environment cannot save them (`REPLAYS`), and
-``drop_unfinished``, if the steps of an episode that the fragment's end cuts are left out, because no actor can continue
-it."""
+"""Required fields of all other events. ``episode_id`` is empty for a fresh episode, ``cache_credential`` if the
+variables hold it, and ``cache_url`` if the event contains the messages (`INLINE_FIELDS`). Optional fields:
+``environment_options`` for making the environment (`lambda_actor.making`), also in a ``prewarm`` event; ``replay``, how
+episodes are replayed that cannot be saved (`REPLAYS`); and ``drop_unfinished``, to drop the steps of an episode cut by
+the fragment's end, because no actor can continue it."""
 OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
 OUTPUT_CHARACTERS_MAX = 2000
-"""What an environment may print during one invocation; the rest is dropped."""
+"""Maximum output of an environment per invocation. The rest is dropped."""
 PREWARMED = "prewarmed"
-"""The status that a ``prewarm`` event is answered with."""
+"""Status of the answer to a ``prewarm`` event."""
 _ALIKE = ("stop", "prewarm", "cache_url", "run_id", "stop_digest", "policy_version", "truncate_at_fragment",
           "fragment_steps", "drop_unfinished")
-"""Fields in which events are equal that are served in lock-step."""
+"""Fields that must be equal in events served in lock-step."""
 
 Answer = dict[str, Any]
 _Found = TypeVar("_Found")
 
 
 class Sandbox:
-    """What stays warm between two invocations in one process."""
+    """Objects kept warm between two invocations of one process."""
 
     def __init__(self) -> None:
         self.environments: list[ActorEnvironment | ReplayedEnvironment] = []
@@ -101,13 +100,13 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (taken, dropped ones too), without a cache
-        ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event only ``invocation_id``
-        and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
+        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (steps taken, including dropped ones), without a
+        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event
+        ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:
         EventError: A field is missing or of the wrong type.
-        RaisingEnvironmentError: The environment raised, where its own code says.
+        RaisingEnvironmentError: The environment's code raised; the message names the place.
         ActorError: See `lambda_actor.errors`.
     """
     with limited_output(OUTPUT_CHARACTERS_MAX):
@@ -118,14 +117,14 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 
 def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> list[Answer | Exception]:
-    """Serves several events as `handler` serves each; those that are alike in lock-step.
+    """Serves several events as `handler` does, similar ones in lock-step.
 
     Args:
-        events: As `handler` takes them.
+        events: Events for `handler`.
         context: Not used.
 
     Returns:
-        By event what `handler` returns, or what it would raise.
+        For each event, the result of `handler`, or its exception.
     """
     groups: dict[str, list[int]] = {}
     for place, event in enumerate(events):
@@ -144,14 +143,14 @@ def roll_out_events(
     """Rolls out the fragments of several events in lock-step, in environments of the sandbox.
 
     Args:
-        events: See `EVENT_FIELDS`. They are of one policy, and have equal ``fragment_steps``, ``truncate_at_fragment``
-            and ``drop_unfinished``.
-        policy: Of their version.
-        episodes: What each continues, if anything.
-        is_wanted: Whether somebody still waits for an invocation, by its id; asked about once a second.
+        events: See `EVENT_FIELDS`. They have the same policy, ``fragment_steps``, ``truncate_at_fragment`` and
+            ``drop_unfinished``.
+        policy: The policy of their version.
+        episodes: The episode that each continues, if any.
+        is_wanted: Whether an invocation, given by id, is still awaited. Called once a second.
 
     Returns:
-        By event its fragment, or its error: the environment cannot be made, it raised, or what `roll_out` raises. An
+        For each event, its fragment or its error: the environment cannot be made, it raised, or `roll_out` raised. An
         environment that raised, or whose episodes cannot be saved, is not used again.
     """
     taken = [_tried(_take_environment, event) for event in events]
@@ -174,14 +173,14 @@ def roll_out_events(
             _give_back(environment, event)
             found.append(fragment)
         else:
-            # An environment that raises is not trusted again.
+            # Do not use an environment again after it raised.
             found.append(_explained(fragment, event))
     return found
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What an event asks for."""
+    """An event with its policy and episode."""
 
     event: Mapping[str, Any]
     messages: TrajectoryCache | InlineMessages
@@ -190,7 +189,7 @@ class _Job:
 
 
 def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
-    """Serves events that are alike."""
+    """Serves similar events."""
     for name, serve in (("stop", _stop), ("prewarm", _prewarm)):
         if name in events[0]:
             return [_tried(serve, event) for event in events]
@@ -202,7 +201,7 @@ def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
 
 
 def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Exception:
-    """What a function returns or raises."""
+    """Returns a function's result or exception."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -210,7 +209,7 @@ def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Excepti
 
 
 def _job(event: Mapping[str, Any]) -> _Job:
-    """Fetches what an event asks for."""
+    """Fetches an event's policy and episode."""
     check_event(event, EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
     if event["fragment_steps"] < 1:
         raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
@@ -239,14 +238,14 @@ def _submit(job: _Job, fragment: Fragment | Exception) -> Answer:
 
 
 def _stop(event: Mapping[str, Any]) -> Answer:
-    """Sets the stop key, for whoever cannot reach the cache."""
+    """Sets the stop key, for callers that cannot reach the cache."""
     check_event(event, {**STOP_FIELDS, "stop": str})
     _cache(event).stop(event["stop"])
     return {"status": "stopped"}
 
 
 def _prewarm(event: Mapping[str, Any]) -> Answer:
-    """Makes the environment and reaches the cache, if there is one, for the invocations to come."""
+    """Makes the environment and connects to the cache, if any, for later invocations."""
     check_event(event, PREWARM_FIELDS)
     if event["cache_url"]:
         _cache(event).ping()
@@ -281,7 +280,7 @@ def _environment_key(event: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
-    """One of the sandbox's, if they are what the event asks for, or a new one."""
+    """Returns one of the sandbox's environments if they match the event, otherwise a new one."""
     options, replay, key = event.get("environment_options", {}), event.get("replay", ""), _environment_key(event)
     if sandbox.environment_key != key:
         sandbox.environments.clear()
@@ -307,16 +306,16 @@ def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]
 
 
 def _give_back(environment: ActorEnvironment | ReplayedEnvironment, event: Mapping[str, Any]) -> None:
-    """Keeps an environment for events to come."""
+    """Keeps an environment for later events."""
     if environment.can_save_episode and sandbox.environment_key == _environment_key(event):
         sandbox.environments.append(environment)
     else:
-        # It may remember things across resets, and who served which slot must not matter.
+        # It may remember things across resets, but results must not depend on which process served a slot.
         environment.close()
 
 
 def _explained(error: BaseException, event: Mapping[str, Any]) -> Exception:
-    """What a rollout ended with, or, if the environment's code raised that, what says so."""
+    """Returns a rollout's error, or an error that names the environment's code if that raised."""
     if isinstance(error, Exception) and (isinstance(error, ActorError) or raising_frame(error) is None):
         return error
     explained = RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}")
@@ -325,10 +324,10 @@ def _explained(error: BaseException, event: Mapping[str, Any]) -> Exception:
 
 
 def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str, np.ndarray]:
-    """The fields of a trajectory message: the fragment, and what it answers.
+    """Returns the fields of a trajectory message: the fragment, and identifiers of its event.
 
     Args:
-        event: What asked for the fragment; see `EVENT_FIELDS`.
+        event: The fragment's event; see `EVENT_FIELDS`.
     """
     return {
         **fragment.fields(),

@@ -1,6 +1,6 @@
-"""Messages without a cache: weights and an open episode come in the event, the trajectory goes in the response.
+"""Messages without a cache. The event contains weights and an open episode, the response contains the trajectory.
 
-Both are JSON, in which bytes are base64. AWS Lambda takes requests and gives responses of 6 MB:
+Both are JSON with base64. AWS Lambda's limit for requests and responses is 6 MB:
 https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html
 """
 
@@ -14,23 +14,23 @@ from lambda_actor.cache import ACCEPTED
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
 
 PAYLOAD_BYTES_MAX = 6 * 2**20
-"""What Lambda takes as the request of a synchronous invocation, and gives as its response."""
+"""Lambda's limit for the request and the response of a synchronous invocation."""
 FRAME_BYTES_MAX = 4096
-"""What an event or a response has besides messages, at most."""
+"""Maximum bytes of an event or a response without its messages."""
 INLINE_FIELDS: dict[str, type] = {"weights": str, "episode": str}
-"""What an event must carry, besides its other fields, whose ``cache_url`` is empty; ``episode`` may be empty."""
+"""Additional required fields of an event with an empty ``cache_url``; ``episode`` may be empty."""
 
 
 def to_text(message: bytes) -> str:
-    """The message as JSON can hold it."""
+    """Returns the message as text for JSON."""
     return base64.b64encode(message).decode()
 
 
 def from_text(text: str) -> bytes:
-    """The message of `to_text`.
+    """Returns the message from `to_text`.
 
     Raises:
-        CorruptedMessageError: It is none.
+        CorruptedMessageError: The text is not a message.
     """
     try:
         return base64.b64decode(text, validate=True)
@@ -39,15 +39,15 @@ def from_text(text: str) -> bytes:
 
 
 def text_bytes(message_bytes: int) -> int:
-    """How long `to_text` makes a message of so many bytes."""
+    """Returns the length of `to_text` for a message of this many bytes."""
     return 4 * ((message_bytes + 2) // 3)
 
 
 class InlineMessages:
-    """What an actor does with `lambda_actor.cache.TrajectoryCache`, done with its event and its response.
+    """Replaces `lambda_actor.cache.TrajectoryCache` in an actor by its event and response.
 
     Attributes:
-        trajectory: What was submitted, as text for the response.
+        trajectory: The submitted trajectory, as text for the response.
     """
 
     def __init__(self, event: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class InlineMessages:
         self.trajectory = ""
 
     def fetch_weights(self, policy_version: int) -> bytes:
-        """Returns the WEIGHTS message, which is that of the event's policy version.
+        """Returns the WEIGHTS message of the event's policy version.
 
         Raises:
             CorruptedMessageError: It is not base64.
@@ -72,10 +72,10 @@ class InlineMessages:
         return from_text(self._event["episode"])
 
     def submit(self, invocation_id: str, trajectory: bytes) -> str:
-        """Keeps the trajectory for the response; whether it comes too late, the learner decides.
+        """Keeps the trajectory for the response. The learner decides whether it is too late.
 
         Raises:
-            OversizedMessageError: No response can hold it.
+            OversizedMessageError: It does not fit into a response.
         """
         if text_bytes(len(trajectory)) > PAYLOAD_BYTES_MAX - FRAME_BYTES_MAX:
             raise OversizedMessageError(
@@ -85,5 +85,5 @@ class InlineMessages:
         return ACCEPTED
 
     def is_wanted(self, invocation_id: str) -> bool:
-        """True: there is nobody to ask."""
+        """Returns True, because there is no cache to ask."""
         return True

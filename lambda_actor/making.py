@@ -19,9 +19,9 @@ from lambda_actor.errors import UnusableEnvironmentError, told
 
 PREPROCESSINGS = ("auto", "atari", "none")
 OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack")
-"""How an environment is made besides its id and preprocessing, each optional: keyword arguments; pairs of a wrapper's
-import path and its keyword arguments, the innermost first; steps of an episode at most; and frames of pixels that a
-policy sees at once. All of it is JSON."""
+"""Optional JSON settings for making an environment, in addition to id and preprocessing: keyword arguments; pairs of a
+wrapper's import path and its keyword arguments, innermost first; maximum steps of an episode; and frames of pixels per
+observation."""
 _REGISTERED_BY = {
     r"MiniGrid-|BabyAI-": "minigrid",
     r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way|lane-keeping)-": "highway_env",
@@ -29,10 +29,10 @@ _REGISTERED_BY = {
     r"dm_control/|bsuite/": "shimmy",
     r"ALE/|\w+(NoFrameskip|Deterministic)-v": "ale_py",
 }
-"""By how an id begins: the module that registers it when it is imported, which is done here."""
+"""Modules that register ids when imported, by prefix of the id. They are imported here."""
 _EXTRAS = {"ale_py": ("the Arcade Learning Environment", "atari"), "cv2": ("OpenCV", "atari"),
            "mujoco": ("MuJoCo", "mujoco")}
-"""Modules that this project installs only if it is asked for an extra: the library's name for people, and the extra."""
+"""Modules that only an extra of this project installs: the library's name for users, and the extra."""
 
 
 def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
@@ -44,10 +44,10 @@ def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) ->
         options: Some of `OPTIONS`.
 
     Returns:
-        The environment, and whether it is a game that is preprocessed.
+        The environment, and whether it is a preprocessed game.
 
     Raises:
-        UnusableEnvironmentError: It cannot be imported or made, or is no game that could be preprocessed.
+        UnusableEnvironmentError: It cannot be imported or made, or is not a game but ``atari`` is required.
     """
     if preprocessing not in PREPROCESSINGS:
         raise UnusableEnvironmentError(f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
@@ -77,7 +77,7 @@ def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -
     elif is_registered_game and is_preprocessed:
         environment = atari.make_game(registered_id, **kwargs)
     else:
-        # The limit replaces the registered one.
+        # This limit replaces the registered one.
         environment = gymnasium.make(registered_id, max_episode_steps=limit, disable_env_checker=True, **kwargs)
         limit = None
     if not isinstance(environment, gymnasium.Env):
@@ -114,7 +114,7 @@ def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]
 
 
 def _with_sequences(wrapper: Callable[..., object], environment: gymnasium.Env, arguments: Mapping[str, Any]) -> object:
-    """Wraps it. JSON has lists only: Gymnasium's wrappers insist on tuples, others on arrays."""
+    """Wraps an environment. JSON only has lists, but Gymnasium's wrappers require tuples, and others arrays."""
     def wrapped(sequence: Callable[[list[Any]], object]) -> object:
         return wrapper(environment, **{key: sequence(value) if isinstance(value, list) else value
                                        for key, value in arguments.items()})
@@ -128,7 +128,7 @@ def _with_sequences(wrapper: Callable[..., object], environment: gymnasium.Env, 
 
 
 def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
-    """The user's factory, if the name is one's, and the id that Gymnasium knows otherwise."""
+    """Returns the user's factory, if the name is one, and otherwise the id registered with Gymnasium."""
     module_name, colon, attribute = environment_id.partition(":")
     if not colon:
         if environment_id not in gymnasium.registry:
@@ -152,12 +152,12 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
 
 
 def _registrar(environment_id: str) -> str | None:
-    """The module that registers such ids; None if it is not known."""
+    """Returns the module that registers such ids; None if unknown."""
     return next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
 
 
 def _missing_extra(environment_id: str, error: BaseException) -> tuple[str, str] | None:
-    """The library that is not installed and is why an environment cannot be made, and its extra; None if none is."""
+    """Returns the missing library that prevents making an environment, and its extra; None if none is missing."""
     spoken_of = f"{_registrar(environment_id)} {error}".lower()
     return next(((library, extra) for module, (library, extra) in _EXTRAS.items()
                  if importlib.util.find_spec(module) is None and (module in spoken_of or library.lower() in spoken_of)),
@@ -165,26 +165,26 @@ def _missing_extra(environment_id: str, error: BaseException) -> tuple[str, str]
 
 
 def _advice(environment_id: str, error: BaseException) -> str:
-    """What helps if nobody has registered an id, else nothing."""
+    """Returns advice if an id is not registered, otherwise an empty string."""
     if ":" in environment_id or not isinstance(error, gymnasium.error.UnregisteredEnv):
         return ""
     module = _registrar(environment_id)
     end = "" if str(error).rstrip(".").endswith("?") else "."
     if module is None or isinstance(error, gymnasium.error.VersionNotFound):
-        return (f"{end} If another package registers it, name the package's module, too, as in "
+        return (f"{end} If another package registers it, also name the package's module, as in "
                 "my_package:MyEnvironment-v0")
     return f"{end} The module {module} registers such ids{_installation(module)}"
 
 
 def _installation(module_name: str) -> str:
-    """How a package is installed that is known and not there, else nothing."""
+    """Returns how to install a known but missing package, otherwise an empty string."""
     if module_name not in _REGISTERED_BY.values() or importlib.util.find_spec(module_name) is not None:
         return ""
     return f"; it is not installed: python -m pip install {module_name.replace('_', '-')}"
 
 
 def _search(module_name: str, error: BaseException) -> str:
-    """How Python comes to find the user's own package, if that is what it does not find, else nothing."""
+    """Returns how to make Python find the user's package if it is missing, otherwise an empty string."""
     if not isinstance(error, ModuleNotFoundError) or error.name != module_name.partition(".")[0]:
         return ""
     return ("; allowed: a module that Python finds, after `python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER. "
@@ -192,11 +192,11 @@ def _search(module_name: str, error: BaseException) -> str:
 
 
 _MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
-"""What requirements.txt pins: three packages of the same files."""
+"""Versions pinned in requirements.txt: three packages with the same files."""
 
 
 def mujoco_remedy(error: BaseException) -> str:
-    """What helps if another package has replaced MuJoCo, and that may be why something raised, else nothing."""
+    """Returns advice if another package has replaced MuJoCo and may have caused the error, otherwise ""."""
     frames = traceback.extract_tb(error.__traceback__)
     if "mujoco" not in str(error).lower() and not any("/mujoco" in frame.filename for frame in frames):
         return ""

@@ -1,7 +1,7 @@
-"""Reads as much of an ONNX file as decides on whether an actor may run it, without the package ``onnx``.
+"""Checks an ONNX file for what actors may not run, without the package ``onnx``.
 
-A user's process reads the file with this before anything is paid for, and each actor reads it again before onnxruntime
-does: nobody trusts the file. Field numbers are those of
+A user's process checks the file before anything is paid for. Each actor checks it again before onnxruntime reads it,
+because files are not trusted. Field numbers are from
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from lambda_actor.errors import SchemaError
 
 _DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
-_BRANCHING = "Loop, Scan, If and other operators that hold graphs of their own are refused: nobody knows when they end"
+_BRANCHING = "Loop, Scan, If and other operators that hold graphs of their own are refused: they may never end"
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 _VARINT_BYTES_MAX = 10
 _KEY_MAX = 2**32 - 1
@@ -27,8 +27,8 @@ class Port:
     """An input or an output.
 
     Attributes:
-        dtype: As numpy names it, or a number of ONNX's.
-        shape: Lengths; None = any. None instead of all = of any rank.
+        dtype: NumPy's name, or a number of ONNX's.
+        shape: Lengths; None = any length. None instead of a tuple = any rank.
     """
 
     dtype: str
@@ -37,21 +37,21 @@ class Port:
 
 @dataclass
 class Ports:
-    """What a graph takes and gives, by name."""
+    """Inputs and outputs of a graph, by name."""
 
     inputs: dict[str, Port] = field(default_factory=dict)
     outputs: dict[str, Port] = field(default_factory=dict)
 
 
 def read_ports(data: bytes) -> Ports:
-    """Returns what a graph takes and gives, if it holds nothing that an actor must not run.
+    """Returns a graph's inputs and outputs, if it contains nothing that actors may not run.
 
     Args:
         data: An ONNX file.
 
     Raises:
-        SchemaError: It is no ONNX file; it has data elsewhere, operators of other domains, functions, control flow, or
-            random numbers of its own.
+        SchemaError: It is not an ONNX file, or it has external data, operators of other domains, functions, control
+            flow, or random numbers of its own.
     """
     try:
         found, constants, nodes, left = Ports(), set[str](), 0, iter(range(FIELDS_MAX))
@@ -77,17 +77,17 @@ def read_ports(data: bytes) -> Ports:
     if not nodes:
         raise SchemaError(f"is no ONNX file: there is no operator in its {len(data):,} bytes")
     for name in constants & found.inputs.keys():
-        # Older files list them as inputs that nobody need give.
+        # Older files list them as optional inputs.
         del found.inputs[name]
     return found
 
 
 class _MalformedError(Exception):
-    """The bytes are no message of Protocol Buffers."""
+    """The bytes are not a Protocol Buffers message."""
 
 
 def _fields(data: memoryview, left: Iterator[int]) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message: number, and a number or bytes; as many as are left of those that a file may have."""
+    """Yields the fields of a message: number, and a number or bytes. ``left`` limits the fields of the whole file."""
     offset = 0
     while offset < len(data):
         key, offset = _varint(data, offset)
@@ -121,7 +121,7 @@ def _varint(data: memoryview, offset: int) -> tuple[int, int]:
 
 def _message(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
-        raise _MalformedError(f"{value} stands where a message should")
+        raise _MalformedError(f"{value} is in the place of a message")
     return value
 
 
@@ -145,7 +145,7 @@ def _check_node(data: memoryview, left: Iterator[int]) -> None:
                 elif part in (22, 23):
                     raise SchemaError("the graph has sparse constants, which are refused")
     if domain not in ("", "ai.onnx"):
-        raise SchemaError(f"the graph has an operator {domain}.{operator}; allowed: ONNX's own operators alone")
+        raise SchemaError(f"the graph has an operator {domain}.{operator}; allowed: only ONNX's own operators")
     if operator in ("Loop", "Scan", "If"):
         raise SchemaError(f"the graph has an operator {operator}. {_BRANCHING}")
     if operator in _RANDOM:
@@ -154,7 +154,7 @@ def _check_node(data: memoryview, left: Iterator[int]) -> None:
 
 
 def _check_tensor(data: memoryview, left: Iterator[int]) -> str:
-    """Checks that a constant is in the file; returns its name."""
+    """Checks that a constant is in the file. Returns its name."""
     name = ""
     for number, value in _fields(data, left):
         if number == 8:

@@ -1,8 +1,8 @@
-"""A policy as an ONNX graph, run by onnxruntime: what `lambda_actor.policy.Policy` does, for anybody's network.
+"""A policy as an ONNX graph, run by onnxruntime: does what `lambda_actor.policy.Policy` does, for arbitrary networks.
 
-The graph is run for one observation at a time on one thread, so that company does not change its bits. Its inputs and
-outputs are told by their names (docs/guides/policies-for-actors.md). onnxruntime is loaded when a policy is made, and
-no earlier.
+The graph runs for one observation at a time on one thread, so other observations cannot change its bits. Inputs and
+outputs are recognized by name (docs/guides/policies-for-actors.md). onnxruntime is loaded when the first policy is
+made.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lambda_actor.spaces import Spaces
 
 OUTPUTS = {"gaussian": ("mean", "log_std"), "squashed_gaussian": ("mean", "log_std"), "categorical": ("logits",),
            "epsilon_greedy": ("q_values",), "actions": ("action",), "uniform": ("mean",)}
-"""By way to act, the outputs of a graph that are read."""
+"""Outputs of a graph that are read, by way to act."""
 MASK = "action_mask"
 _STATE_IN, _STATE_OUT = "state_in_", "state_out_"
 STATE_BYTES_MAX = EPISODE_BYTES_MAX // 2
-"""Of what a recurrent graph remembers: it travels with an episode that another actor continues."""
+"""Maximum bytes of a recurrent graph's state, which travels with an episode that another actor continues."""
 _STATE_NAME_BYTES_MAX = 200
 MEMORY_BYTES_MAX = 2**30
 """Of a graph, as it is loaded and runs: a few bytes can ask for any array."""
@@ -39,12 +39,12 @@ _EVERYTHING = Context()
 
 @dataclass(frozen=True)
 class Signature:
-    """How a graph is fed and read in an environment.
+    """How to run a graph in an environment.
 
     Attributes:
-        inputs: What each input takes: dtype and shape.
-        states: What a recurrent graph remembers, by name: its shape, float32.
-        sizes: Numbers of each output that is read, in order.
+        inputs: Dtype and shape of each input.
+        states: Shape of each part of a recurrent graph's state, by name; float32.
+        sizes: Number of values of each output that is read, in order.
     """
 
     inputs: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -53,16 +53,16 @@ class Signature:
 
 
 def signature_of(ports: Ports, act: str, epsilon: float, spaces: Spaces) -> Signature:
-    """Returns how a graph is fed and read in an environment of these spaces.
+    """Returns how to run a graph in an environment with these spaces.
 
     Args:
-        ports: What it takes and gives. A length that is not fixed counts as 1: it is the batch's.
+        ports: The graph's inputs and outputs. A variable length counts as 1, as it is the batch's.
         act: One of `OUTPUTS`.
-        epsilon: Chance of any allowed action.
-        spaces: Of the environment.
+        epsilon: Probability of a uniformly random allowed action.
+        spaces: The environment's spaces.
 
     Raises:
-        SchemaError: It cannot act there.
+        SchemaError: The graph cannot act in this environment.
     """
     _check_act(act, epsilon, spaces)
     states = {name.removeprefix(_STATE_IN): _shape(name, port) for name, port in ports.inputs.items()
@@ -100,16 +100,16 @@ def signature_of(ports: Ports, act: str, epsilon: float, spaces: Spaces) -> Sign
 
 
 class GraphPolicy:
-    """A graph and a way to act by what it gives, of one policy version; attributes as those of `Policy`."""
+    """A graph and a way to act on its outputs, for one policy version. Has the attributes of `Policy`."""
 
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         """Checks and loads a graph.
 
         Args:
-            fields: Of a GRAPH message (see `lambda_actor.wire.SCHEMAS`).
+            fields: Fields of a GRAPH message (see `lambda_actor.wire.SCHEMAS`).
 
         Raises:
-            SchemaError: No actor may run it, onnxruntime cannot, or it is not installed.
+            SchemaError: Actors may not run it, onnxruntime cannot run it, or onnxruntime is not installed.
         """
         self.policy_version, self.act = int(fields["policy_version"]), wire.field_text(fields["act"])
         self.epsilon = float(fields["epsilon"])
@@ -126,15 +126,15 @@ class GraphPolicy:
         """Reads a GRAPH message.
 
         Raises:
-            WireError: The bytes are not a sound message, or no actor may run what they hold.
+            WireError: The bytes are not a valid message, or actors may not run the graph.
         """
         return cls(wire.decode(data, wire.Kind.GRAPH))
 
     def check(self, spaces: Spaces) -> None:
-        """Makes sure that it can act in an environment of these spaces; it acts after this only.
+        """Checks that it can act in an environment with these spaces. Must be called before acting.
 
         Raises:
-            SchemaError: It cannot.
+            SchemaError: The graph cannot act there.
         """
         if (spaces, spaces.action_bounds) == (self._spaces, self._bounds):
             return
@@ -147,7 +147,7 @@ class GraphPolicy:
         self._names = [*found.sizes, *(_STATE_OUT + name for name in found.states)]
 
     def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
-        """What ``steps`` actions are sampled by, a row each, ``[T, …]``; the very numbers that `Policy` draws."""
+        """Returns the noise for sampling ``steps`` actions, a row each, ``[T, …]``; the same numbers as `Policy`."""
         if self.act == "epsilon_greedy":
             return stream.random((steps, 2))
         if self.act == "uniform":
@@ -155,14 +155,14 @@ class GraphPolicy:
         return self._drawn.noise(stream, steps, self._spaces_of.output_size)
 
     def outputs(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray:
-        """What the graph gives, one output after the other, float32 ``[D]``; forbidden choices are `FORBIDDEN`.
+        """Returns the graph's outputs, concatenated, float32 ``[D]``. Forbidden choices are `FORBIDDEN`.
 
         Args:
-            observation: As `Policy.outputs` takes it.
-            context: Its state becomes the next one.
+            observation: As for `Policy.outputs`.
+            context: Its state is replaced by the next one.
 
         Raises:
-            SchemaError: The graph fails, gives something else than it says, or chose an action that does not exist or
+            SchemaError: The graph fails, does not return what it declares, or chose an action that does not exist or
                 is not allowed.
         """
         seen = self._seen(observation)
@@ -190,7 +190,7 @@ class GraphPolicy:
             # −∞ may stand for what the graph itself forbids.
             raise SchemaError(f"{' and '.join(self._signature.sizes)} of the graph: NaN or infinite")
         if self.act in ("categorical", "epsilon_greedy"):
-            # A graph may have put −∞ there itself.
+            # A graph may itself have set −∞.
             outputs = np.where(mask, np.maximum(outputs, FORBIDDEN), FORBIDDEN)
             if outputs.max() < _CERTAIN:
                 raise SchemaError(f"{' and '.join(self._signature.sizes)} of the graph: none above {_CERTAIN:g} is of "
@@ -201,12 +201,12 @@ class GraphPolicy:
         return outputs
 
     def outputs_together(self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()) -> np.ndarray:
-        """What `outputs` returns for each of several observations, to the bit, float32 ``[N, D]``."""
+        """Returns the same bits as `outputs` for each of several observations, float32 ``[N, D]``."""
         return np.stack([self.outputs(*one) for one in zip(
             observations, contexts or [Context() for _ in observations], strict=True)])
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
-        """An action: float32 ``[A]``, a whole number, or several, int64 ``[A]``; see `Policy.sample`."""
+        """Returns an action: float32 ``[A]``, a whole number, or several, int64 ``[A]``; see `Policy.sample`."""
         spaces = self._spaces_of
         if self.act in ("gaussian", "squashed_gaussian"):
             mean, log_std = np.split(outputs, 2)
@@ -226,14 +226,14 @@ class GraphPolicy:
         return self._drawn.sample(outputs, noise)
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray | int]:
-        """The action that `sample` returns for each of several observations."""
+        """Returns the action of `sample` for each of several observations."""
         return [self.sample(*one) for one in zip(outputs, noise, strict=True)]
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Returns log π of sampled actions, float32 ``[T]``.
 
-        Of ``squashed_gaussian``, it is that of the action between −1 and 1, before it is scaled, as stable-baselines3
-        counts it. Of ``actions`` it is 0.
+        For ``squashed_gaussian``, this is log π of the action between −1 and 1, before scaling, as in
+        stable-baselines3. For ``actions`` it is 0.
         """
         if self.act == "categorical":
             return self._drawn.log_probs(outputs, actions, noise)
@@ -293,7 +293,7 @@ def _check_act(act: str, epsilon: float, spaces: Spaces) -> None:
 
 
 def _observed(spaces: Spaces) -> dict[str, tuple[tuple[str, ...], tuple[int, ...], bool]]:
-    """By input: the dtypes that it may have, the shape of an observation, and whether that must be kept."""
+    """Returns for each input its allowed dtypes, the shape of an observation, and whether that is required."""
     if spaces.is_combined:
         return {"picture": (("uint8", "float32"), spaces.picture_shape, True),
                 "vector": (("float32",), (spaces.vector_size,), False)}
@@ -314,14 +314,14 @@ def _fitting(
 
 
 def _shape(name: str, port: Port) -> tuple[int, ...]:
-    """An input's shape for a batch of one."""
+    """Returns an input's shape for a batch of one."""
     if port.shape is None:
         raise SchemaError(f"the graph does not say which shape {name} has")
     return tuple(1 if length is None else length for length in port.shape)
 
 
 def _check_output(name: str, outputs: Mapping[str, Port], size: int) -> None:
-    """Checks an output as far as the file says what it is."""
+    """Checks an output as far as the file describes it."""
     if name not in outputs:
         raise SchemaError(f"the graph gives {sorted(outputs)}, and not {name}")
     shape = outputs[name].shape
@@ -343,7 +343,7 @@ def _open(data: bytes) -> tuple[Any, Ports]:
     options.use_deterministic_compute = True
     options.log_severity_level = 4
     with suppress(Exception):
-        # For sessions from now on; an older onnxruntime keeps the first one for all.
+        # Applies to later sessions. Older versions of onnxruntime keep the first one for all.
         onnxruntime.create_and_register_allocator(
             onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0,
                                       onnxruntime.OrtMemType.DEFAULT),
@@ -351,7 +351,7 @@ def _open(data: bytes) -> tuple[Any, Ports]:
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes",
                                      str(wire.MESSAGE_BYTES_MAX))
-    # Else other formats would be tried.
+    # Otherwise onnxruntime would try other formats.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
@@ -366,7 +366,7 @@ def _allowed(error: Exception) -> str:
 
 
 def _port(argument: Any) -> Port:
-    """An input or output as onnxruntime tells of it, such as ``tensor(float)`` and ``['batch', 3]``."""
+    """Converts an input or output of onnxruntime, such as ``tensor(float)`` and ``['batch', 3]``."""
     kind = argument.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
     return Port(dtype, tuple(one if isinstance(one, int) else None for one in argument.shape))

@@ -1,4 +1,4 @@
-"""What an environment prints, kept short: logs are paid for by their size, and no budget counts them."""
+"""Limits an environment's output. Logs are billed by size, and no budget counts them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class _Limited:
-    """A text stream that passes on as much as is left to it; all else is the stream's own."""
+    """A text stream that passes on the remaining number of characters. Otherwise it behaves like the stream."""
 
     def __init__(self, stream: Any, left: list[int]) -> None:
-        # One number, which streams share: characters; below 0, so many were dropped.
+        # Remaining characters, shared between streams. A negative number counts the dropped ones.
         self._stream, self._left = stream, left
 
     def write(self, text: str) -> int:
@@ -31,9 +31,9 @@ class _Limited:
 
 @contextmanager
 def limited_output(characters_max: int) -> Iterator[None]:
-    """Lets so much through of what Python code prints meanwhile, and says at the end how much more there was.
+    """Limits the output of Python code in this block, and finally reports how much was dropped.
 
-    What a simulator prints by itself, or to a stream that it got hold of before, is not seen here.
+    Does not limit a simulator's native output, or output to a stream obtained earlier.
 
     Args:
         characters_max: For standard output and standard error together.
@@ -44,4 +44,4 @@ def limited_output(characters_max: int) -> Iterator[None]:
             yield
         finally:
             if left[0] < 0:
-                said.write(f"\n{-left[0]} characters more were printed, and dropped\n")
+                said.write(f"\n{-left[0]} more characters were printed and dropped\n")

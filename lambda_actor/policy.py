@@ -1,6 +1,6 @@
-"""Policy inference without torch, in numpy, for one observation or several at a time, with the same bits.
+"""Policy inference without torch, in NumPy, for one observation or several at a time, with the same bits.
 
-Three networks and three distributions; see docs/decisions/0009-actor-inference.md for what else was measured.
+Three networks and three distributions; see docs/decisions/0009-actor-inference.md for measured alternatives.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ HIDDEN_SIZES = (256, 256)
 CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 """Channels, kernel and stride of the network ``conv``, padded as SAME. Paper: Nitro §8.1."""
 CONV_FEATURES = 256
-"""Of its third layer, which is over all that is left."""
+"""Features of its third layer, over the whole remaining picture."""
 TRUNK_LAYERS = len(CONVOLUTIONS) + 1
-"""First layers of ``conv`` and ``combined``: they make the features of a picture."""
+"""Number of first layers of ``conv`` and ``combined``, which compute a picture's features."""
 PIXEL_MAX = 255.0
 ACTIVATIONS = ("tanh", "relu")
 LOG_2PI = float(np.log(2.0 * np.pi))
 _ARCHITECTURE = re.compile(rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
 _TRUNK_RANKS = (4,) * TRUNK_LAYERS
 FORBIDDEN = np.float32(-1e30)
-"""The logit of what an action mask forbids: its probability is 0. It is finite, so that 0 times it is 0."""
+"""The logit of a forbidden action, whose probability is 0. It is finite so that 0 times it is 0."""
 _ZERO = np.float32(0.0)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What policy and critic are made of, in a text: ``mlp``, ``conv``, ``combined``, or as in ``mlp relu 64 64``.
+    """Networks of policy and critic, as a text: ``mlp``, ``conv``, ``combined``, or for example ``mlp relu 64 64``.
 
     Attributes:
         kind: ``mlp``; ``conv``; or ``combined``: the layers of ``mlp`` over the features of ``conv`` and a vector.
         hidden_sizes: Units of each hidden layer of ``mlp`` and ``combined``.
-        activation: Of these units, ``tanh`` or ``relu``.
+        activation: Activation of these units, ``tanh`` or ``relu``.
     """
 
     kind: str
@@ -56,10 +56,10 @@ class Architecture:
 
     @classmethod
     def parse(cls, text: str) -> Architecture:
-        """Reads what ``str`` wrote.
+        """Parses the result of ``str``.
 
         Raises:
-            SchemaError: It is no architecture's.
+            SchemaError: The text is not an architecture.
         """
         if not _ARCHITECTURE.fullmatch(text):
             raise SchemaError(f"WEIGHTS are of network {text!r}; known: mlp | conv | combined | "
@@ -74,22 +74,22 @@ class Architecture:
 
 
 def default_network(spaces: Spaces) -> str:
-    """Of an `Architecture`, what takes such observations: ``mlp`` vectors, ``conv`` pixels, ``combined`` both."""
+    """Returns the `Architecture` for these observations: ``mlp``: vectors, ``conv``: pixels, ``combined``: both."""
     return "combined" if spaces.is_combined else "conv" if spaces.is_pixels else "mlp"
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int, int]:
-    """Outputs of a convolution that pads as TensorFlow's SAME, and the zeros before and after."""
+    """Returns the outputs of a convolution padded like TensorFlow's SAME, and the zeros before and after."""
     outputs = -(-size // stride)
     total = max((outputs - 1) * stride + kernel - size, 0)
     return outputs, total // 2, total - total // 2
 
 
 def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]:
-    """The policy network's parameters in a WEIGHTS message.
+    """Returns the shapes of a policy network's parameters in a WEIGHTS message.
 
     Args:
-        network: An `Architecture`'s text.
+        network: Text of an `Architecture`.
     """
     architecture = Architecture.parse(network)
     weights: list[tuple[int, ...]] = []
@@ -109,11 +109,11 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
 
 @dataclass
 class Context:
-    """What a policy is told beside an observation.
+    """A policy's input in addition to an observation.
 
     Attributes:
         action_mask: Which values of each choice are allowed, bool ``[M]``; None = all.
-        state: What a recurrent policy remembers of the episode, by name; it puts the next state in its place.
+        state: A recurrent policy's state by name. The policy replaces it with the next one.
     """
 
     action_mask: np.ndarray | None = None
@@ -129,9 +129,9 @@ class Policy:
     Paper: Nitro §8.1 (tanh units for MuJoCo, convolutions for Atari).
 
     Attributes:
-        policy_version: Of its message.
-        output_size: Numbers that `outputs` returns of an observation.
-        initial_state: What `Context.state` is when an episode starts; none of these networks remembers anything.
+        policy_version: Version in its message.
+        output_size: Size of `outputs` for an observation.
+        initial_state: `Context.state` at an episode's start. These networks have no state.
     """
 
     initial_state: Mapping[str, np.ndarray] = {}
@@ -140,17 +140,17 @@ class Policy:
         """Takes the network and the distribution from a message's fields.
 
         Args:
-            fields: Of a WEIGHTS message (see `lambda_actor.wire.SCHEMAS`).
+            fields: Fields of a WEIGHTS message (see `lambda_actor.wire.SCHEMAS`).
 
         Raises:
-            SchemaError: They are no policy's.
+            SchemaError: They are not a policy.
         """
         network, distribution = (wire.field_text(fields[name]) for name in ("network", "distribution"))
         architecture = Architecture.parse(network)
         if not _KNOWN_DISTRIBUTION.fullmatch(distribution):
             raise SchemaError(f"WEIGHTS are of distribution {distribution!r}; known: gaussian | categorical | "
                               "categorical N N …")
-        # Copies: in a message they lie at any address, and NumPy would copy them at each use.
+        # Copies, because arrays in a message are unaligned, and NumPy would copy them at each use.
         fields = {name: np.array(array) for name, array in fields.items()}
         self.policy_version = int(fields["policy_version"])
         self.network, self.distribution = architecture.kind, distribution
@@ -167,32 +167,32 @@ class Policy:
         """Reads a WEIGHTS message.
 
         Raises:
-            WireError: The bytes are not a sound message.
+            WireError: The bytes are not a valid message.
         """
         return cls(wire.decode(data, wire.Kind.WEIGHTS))
 
     def check(self, spaces: Spaces) -> None:
-        """Makes sure that it can act in an environment of these spaces.
+        """Checks that it can act in an environment with these spaces.
 
-        A ``combined`` network acts after this only: it tells pictures from vectors by the spaces.
+        Required before a ``combined`` network acts: it separates pictures from vectors by the spaces.
 
         Raises:
-            SchemaError: It cannot act in an environment of these spaces.
+            SchemaError: It cannot act in an environment with these spaces.
         """
         self._network.check(spaces)
         self._distribution.check(spaces)
 
     def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
-        """What ``steps`` actions are sampled by, a row each, ``[T, …]``."""
+        """Returns the noise for sampling ``steps`` actions, a row each, ``[T, …]``."""
         return self._distribution.noise(stream, steps, self._network.output_size)
 
     def outputs(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray:
-        """Means, float32 ``[A]``, or logits, ``[n]`` or those of each choice after the other.
+        """Returns means, float32 ``[A]``, or logits, ``[n]``, with several choices concatenated.
 
         Args:
-            observation: What the network sees: raw (not yet normalised) float32 ``[O]``, or uint8 ``[F·C, H, W]`` or
+            observation: The network's input: raw (not yet normalized) float32 ``[O]``, or uint8 ``[F·C, H, W]`` or
                 ``[1, 1, Y]``.
-            context: The logits of actions that it forbids are `FORBIDDEN`.
+            context: Its mask sets the logits of forbidden actions to `FORBIDDEN`.
         """
         outputs = self._network.outputs(observation)
         if context.action_mask is not None:
@@ -200,11 +200,11 @@ class Policy:
         return outputs
 
     def outputs_together(self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()) -> np.ndarray:
-        """What `outputs` returns for each of several observations, to the bit, float32 ``[N, …]``.
+        """Returns the same bits as `outputs` for each of several observations, float32 ``[N, …]``.
 
         Args:
-            observations: ``N`` of them, as `outputs` takes each.
-            contexts: As many, or none.
+            observations: ``N`` observations for `outputs`.
+            contexts: The same number, or none.
         """
         outputs = self._network.outputs_together(observations)
         for row, context in zip(outputs, contexts, strict=False):
@@ -213,46 +213,46 @@ class Policy:
         return outputs
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
-        """An action: float32 ``[A]``, a whole number, or several, int64 ``[A]``.
+        """Returns an action: float32 ``[A]``, a whole number, or several, int64 ``[A]``.
 
         Args:
-            outputs: Of the observation.
+            outputs: Outputs for the observation.
             noise: The step's row of `noise`.
         """
         return self._distribution.sample(outputs, noise)
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray | int]:
-        """The action that `sample` returns for each of several observations.
+        """Returns the action of `sample` for each of several observations.
 
         Args:
-            outputs: Of the observations, float32 ``[N, …]``.
-            noise: A row of `noise` for each, ``[N, …]``.
+            outputs: Outputs for the observations, float32 ``[N, …]``.
+            noise: A row of `noise` for each observation, ``[N, …]``.
         """
         return self._distribution.sample_together(outputs, noise)
 
     def best_action(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray | int:
-        """The Gaussian's mean, or the action of the largest probability: that of each choice."""
+        """Returns the Gaussian's mean, or the most probable action of each choice."""
         return self._distribution.best(self.outputs(observation, context))
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Returns log π of sampled actions, float32 ``[T]``.
 
         Args:
-            outputs: Float32 ``[T, …]``, as `outputs` gives each.
-            actions: What `sample` made of them, ``[T, A]`` or ``[T]``.
-            noise: And by what.
+            outputs: Results of `outputs`, float32 ``[T, …]``.
+            actions: Actions sampled from them, ``[T, A]`` or ``[T]``.
+            noise: The noise used for sampling.
         """
         return self._distribution.log_probs(outputs, actions, noise)
 
 
 def read_policy(message: bytes) -> Policy | GraphPolicy:
-    """Reads a policy of either kind; onnxruntime is loaded only if it is an ONNX file.
+    """Reads a policy of either kind. Loads onnxruntime only for an ONNX file.
 
     Args:
-        message: WEIGHTS or GRAPH.
+        message: A WEIGHTS or GRAPH message.
 
     Raises:
-        WireError: The bytes are not a sound message.
+        WireError: The bytes are not a valid message.
     """
     if wire.kind_of(message) == wire.Kind.GRAPH:
         from lambda_actor.onnx_policy import GraphPolicy
@@ -262,7 +262,7 @@ def read_policy(message: bytes) -> Policy | GraphPolicy:
 
 
 class _Mlp:
-    """Hidden layers of tanh units, or rectified ones, on a vector, or on all pixels."""
+    """Hidden layers of tanh or ReLU units on a vector or on all pixels."""
 
     def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
         layers = _layers(fields, ranks=(2,) * max(2, layer_count(fields)))
@@ -274,7 +274,7 @@ class _Mlp:
         self._inverse_std = (1.0 / fields["observation_std"]).astype(np.float32)
         self._highest = np.full(len(self._mean), fields["observation_clip"], np.float32)
         self._lowest = -self._highest
-        # What each call writes into: for one observation, and for as many as there were last.
+        # Buffers that calls write into: for one observation, and for the last number of observations.
         self._normalised = np.empty(len(self._mean), np.float32)
         self._hidden = [(weight, bias, np.empty(len(bias), np.float32)) for weight, bias in hidden]
         self._rows = np.empty((0, self._input_size), np.float32)
@@ -289,14 +289,14 @@ class _Mlp:
     def _check_rest(self, spaces: Spaces) -> None:
         _require("outputs", self.output_size, spaces.output_size)
         if len(self._mean) and len(self._mean) != spaces.vector_size:
-            raise SchemaError(f"WEIGHTS normalise observations of {len(self._mean)} numbers; the environment's are "
+            raise SchemaError(f"WEIGHTS normalize observations of {len(self._mean)} numbers; the environment's are "
                               + (f"{spaces.vector_size} numbers" if spaces.vector_size else "pixels"))
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         return self._through(np.dot, self._inputs(observation), self._hidden)
 
     def outputs_together(self, observations: Sequence[np.ndarray]) -> np.ndarray:
-        # A stack of products of one row each gives the bits of `outputs`; a product of matrices would not.
+        # A stack of products of one row each gives the bits of `outputs`. A matrix product would not.
         if len(observations) != len(self._rows):
             self._prepare(len(observations))
         if observations[0].dtype == np.uint8:
@@ -315,7 +315,7 @@ class _Mlp:
 
     def _through(self, product: Callable[..., np.ndarray], entering: np.ndarray,
                  hidden: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
-        # Arguments by position and limits as arrays: what NumPy spends on a call is as much as the numbers take.
+        # Positional arguments and limits as arrays, because NumPy's overhead per call is as large as the arithmetic.
         for weight, bias, leaving in hidden:
             product(entering, weight, leaving)
             leaving += bias
@@ -344,7 +344,7 @@ class _Mlp:
 
 
 class _Trunk:
-    """Two convolutions, and a layer over all that they leave, each through ReLU."""
+    """Two convolutions, and a layer over their whole output, each with ReLU."""
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
         kernels = tuple((kernel, kernel) for _, kernel, _ in CONVOLUTIONS)
@@ -383,7 +383,7 @@ class _Trunk:
 
 
 class _Conv:
-    """The trunk, and the outputs over its features."""
+    """The trunk, and an output layer over its features."""
 
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         *trunk, (self._last, self._last_bias) = _layers(fields, ranks=(*_TRUNK_RANKS, 2))
@@ -403,12 +403,12 @@ class _Conv:
         return outputs
 
     def outputs_together(self, observations: Sequence[np.ndarray]) -> np.ndarray:
-        # One after the other: beside the convolutions, what a call costs is little.
+        # One after the other, because a call's overhead is small compared with the convolutions.
         return np.stack([self.outputs(observation) for observation in observations])
 
 
 class _Combined(_Mlp):
-    """Hidden layers on the trunk's features of a picture and the vector beside it."""
+    """Hidden layers on the trunk's features of a picture and on the vector."""
 
     def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
         trunk, rest = _divided(fields, TRUNK_LAYERS)
@@ -436,7 +436,7 @@ class _Combined(_Mlp):
 
 
 class _Convolution:
-    """One convolution as a product of matrices, with ReLU, into buffers of its own."""
+    """A convolution as a matrix product, with ReLU, into buffers of its own."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int, kernel: int, stride: int) -> None:
         channels, *sides = shape
@@ -462,7 +462,7 @@ class _Convolution:
 
 
 class _Gaussian:
-    """A diagonal one, whose log σ is the same in every state."""
+    """A diagonal Gaussian with the same log σ in every state."""
 
     def __init__(self, log_std: np.ndarray) -> None:
         self._log_std, self._std = log_std, np.exp(log_std)
@@ -510,7 +510,7 @@ class _Categorical:
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[int]:
         cumulated = np.cumsum(np.exp(outputs - outputs.max(1, keepdims=True)), 1, np.float64)
-        # Those that are not above: where there is no number, all, as searchsorted has it.
+        # Count values that are not above. With NaN this counts all, like searchsorted.
         chosen: list[int] = (~(cumulated[:, :-1] > noise[:, None] * cumulated[:, -1:])).sum(1).tolist()
         return chosen
 
@@ -525,7 +525,7 @@ class _Categorical:
 
 
 class _Categoricals:
-    """Several choices at once, each drawn as `_Categorical` draws its one, independently of each other."""
+    """Several choices at once, each drawn independently like a `_Categorical`."""
 
     def __init__(self, log_std: np.ndarray, counts: tuple[int, ...]) -> None:
         self._one = _Categorical(log_std)
@@ -563,7 +563,7 @@ _KNOWN_DISTRIBUTION = re.compile(r"gaussian|categorical( [1-9][0-9]{0,8})*")
 
 
 def make_distribution(name: str, log_std: np.ndarray) -> _Gaussian | _Categorical | _Categoricals:
-    """The distribution over actions that a WEIGHTS message names."""
+    """Returns the distribution over actions named in a WEIGHTS message."""
     if name == "gaussian":
         return _Gaussian(log_std)
     if name == "categorical":
@@ -578,15 +578,15 @@ def _require_distribution(name: str, spaces: Spaces) -> None:
 
 
 def layer_count(fields: Mapping[str, np.ndarray]) -> int:
-    """How many layers a WEIGHTS message has."""
+    """Returns the number of layers in a WEIGHTS message."""
     return sum(name.startswith(wire.LAYER_PREFIX) and name.endswith(".weight") for name in fields)
 
 
 def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weights and biases of consecutive layers.
+    """Returns weights and biases of consecutive layers.
 
     Raises:
-        SchemaError: Others are there, or one does not take what the one before it gives.
+        SchemaError: There are other fields, or a layer does not fit the one before it.
     """
     prefix = wire.LAYER_PREFIX
     expected = {f"{prefix}{i}.{name}" for i in range(len(ranks)) for name in ("weight", "bias")}
@@ -598,7 +598,7 @@ def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tu
     for i, ((weight, bias), rank) in enumerate(zip(layers, ranks, strict=True)):
         if weight.ndim != rank or not weight.size or bias.shape != weight.shape[:1] or (
                 inputs is not None and weight.shape[1] != inputs):
-            raise SchemaError(f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbours")
+            raise SchemaError(f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbors")
         inputs = weight.shape[0]
     return layers
 
@@ -606,7 +606,7 @@ def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tu
 def _divided(
     fields: Mapping[str, np.ndarray], count: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The fields with their first layers only, and those with the other layers, counted from 0."""
+    """Returns fields with only the first layers, and fields with the other layers, numbered from 0."""
     first, rest = {}, {}
     for name, array in fields.items():
         index, _, part = name.removeprefix(wire.LAYER_PREFIX).partition(".")

@@ -1,8 +1,13 @@
-"""Open episodes of environments that nobody can save: they travel as a seed and actions, and are replayed.
+"""Open episodes of environments that cannot be saved. They travel as a seed and actions, and are replayed.
 
-Whoever continues such an episode resets an environment with its seed, takes its actions again, and compares a digest of
-all observations and rewards with the one that travelled: equal digests prove that it stands where the episode was left
-open. A process that left it open still stands there, and replays nothing.
+The next actor resets an environment with the seed, repeats the actions, and compares digests of all observations and
+rewards at each step (BLAKE2b, 8 bytes). Equal digests prove that it has reached the same point; a different one names
+the step. A process that still holds the episode does not replay it. That cannot hide an environment that is not
+deterministic, because an episode is replayed in a new process before round 1. The bill counts every replay: in AWS an
+actor rarely reaches the sandbox that served the episode last.
+
+An episode that continues differently is dropped after two tries. An episode that cannot be continued and fits into a
+fragment is dropped whole, so trajectories get shorter and batches are padded.
 """
 
 from __future__ import annotations
@@ -22,16 +27,16 @@ from lambda_actor.errors import EpisodeReplayError, EpisodeStateError
 from lambda_actor.spaces import Spaces
 
 REPLAYS = ("", "reset", "anew")
-"""How an environment's episodes are replayed: not at all; in an environment that is reset; or in one that is made anew
-for each episode, because what it did before shows."""
+"""How an environment's episodes are replayed: not at all; in an environment that is reset; or in one made anew for each
+episode, because its earlier episodes affect it."""
 _DIGEST = struct.Struct("<d??")
 
 
 class ReplayedEnvironment:
-    """An environment whose open episode is its seed and its actions; see `lambda_actor.rollout.Environment`.
+    """An environment whose open episode is saved as seed and actions; see `lambda_actor.rollout.Environment`.
 
     Attributes:
-        replayed_steps: Steps that the last `set_state` took again.
+        replayed_steps: Steps that the last `set_state` replayed.
     """
 
     can_save_episode = True
@@ -40,7 +45,7 @@ class ReplayedEnvironment:
         """Makes the environment.
 
         Args:
-            make: Makes one.
+            make: Makes an environment.
             is_made_anew: Whether each episode gets an environment of its own.
 
         Raises:
@@ -53,7 +58,7 @@ class ReplayedEnvironment:
 
     @property
     def spaces(self) -> Spaces:
-        """What a policy sees and does."""
+        """The policy's observations and actions."""
         return self._environment.spaces
 
     @property
@@ -78,7 +83,7 @@ class ReplayedEnvironment:
         return frame
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
-        """One step with ``action``; as `ActorEnvironment.step`."""
+        """Takes one step with ``action``; as `ActorEnvironment.step`."""
         frame, reward, terminated, truncated = found = self._environment.step(action)
         self._digest.update(_seen(frame, self.action_mask))
         self._digest.update(_DIGEST.pack(reward, terminated, truncated))
@@ -87,13 +92,13 @@ class ReplayedEnvironment:
         return found
 
     def get_state(self) -> State:
-        """The open episode after at least one step.
+        """Returns the open episode, after at least one step.
 
         Returns:
             seed: int64 ``[]``.
             actions: of its steps, ``[n]`` or ``[n, A]``.
-            digests: of all observations and rewards until each step, uint64 ``[n]``.
-            processor: where it was rolled out, text as uint8.
+            digests: of all observations and rewards up to each step, uint64 ``[n]``.
+            processor: the processor that played it, text as uint8.
         """
         return {"seed": np.array(self._seed, np.int64), "actions": np.array(self._actions),
                 "digests": np.frombuffer(b"".join(self._digests), "<u8"),
@@ -103,8 +108,8 @@ class ReplayedEnvironment:
         """Continues the episode that `get_state` saved, here or in another process.
 
         Raises:
-            EpisodeStateError: The state is not one of such an environment.
-            EpisodeReplayError: The episode goes on differently here.
+            EpisodeStateError: The state does not belong to such an environment.
+            EpisodeReplayError: The episode continues differently here.
         """
         try:
             seed, actions, digests = int(state["seed"]), state["actions"], state["digests"]
@@ -120,7 +125,7 @@ class ReplayedEnvironment:
             self.step(action)
             if int.from_bytes(self._digests[-1], "little") != digest:
                 raise EpisodeReplayError(
-                    f"the episode of seed {seed} went on differently at step "
+                    f"the episode of seed {seed} continued differently at step "
                     f"{step} of {len(actions)} when it was replayed; " + (
                         "the environment is not deterministic, or remembers something across episodes"
                         if where == processor() else
@@ -138,13 +143,13 @@ class ReplayedEnvironment:
         self._digest = blake2b(digest_size=8)
 
     def _stands_at(self, seed: int, actions: np.ndarray, digests: np.ndarray) -> bool:
-        """Whether the episode was left open right here."""
+        """Whether this process still holds the open episode."""
         return (bool(self._digests) and self._seed == seed and b"".join(self._digests) == digests.tobytes()
                 and np.array_equal(np.array(self._actions), actions))
 
 
 def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | int]) -> list[str]:
-    """Takes actions, as far as they are allowed, until the episode ends; returns a digest of what each step gave."""
+    """Takes allowed actions until the episode ends. Returns a digest of each step's results."""
     found = []
     for action in actions:
         frame, *rest = environment.step(environment.nearest_allowed(action))
@@ -155,7 +160,7 @@ def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | i
 
 
 def check_continuation(here: Sequence[str], there: Sequence[str]) -> None:
-    """Compares what steps after a saved state gave in two environments, as `continuation` returns it.
+    """Compares the results of `continuation` after a saved state in two environments.
 
     Raises:
         EpisodeStateError: They differ.
@@ -164,7 +169,7 @@ def check_continuation(here: Sequence[str], there: Sequence[str]) -> None:
         step = next((step for step, (one, other) in enumerate(zip(here, there, strict=False)) if one != other),
                     min(len(here), len(there))) + 1
         raise EpisodeStateError(
-            f"a saved episode goes on differently elsewhere, at step {step} after its state was set: get_state() "
+            f"a saved episode continues differently elsewhere, at step {step} after its state was set: get_state() "
             "leaves something out, or the environment is not deterministic")
 
 

@@ -1,7 +1,7 @@
-"""One fragment: ``fragment_steps`` steps of one policy version in one environment, or the whole episodes in them.
+"""Rolls out a fragment: ``fragment_steps`` steps of a policy version in one environment, or the whole episodes in them.
 
-Several are rolled out in lock-step, each in an environment of its own, with one call of the policy for each step of all
-of them. Each is then, to the bit, what it is alone: its random numbers are its own, and so are the policy's outputs.
+Several are rolled out in lock-step, each in its own environment, with one policy call per step for all. Each is
+bit-identical to a separate rollout: it has its own random numbers, and the others do not affect the policy's outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NO_BYTES = np.empty(0, np.uint8)
 EPISODE_BYTES_MAX = 2**20
-"""Larger states are refused: each actor's traffic is paid for, and its worst case is reserved in the budget."""
+"""Larger states are refused, because traffic is paid for, and the budget reserves its worst case."""
 _POLICY_PREFIX = wire.STATE_PREFIX + "policy."
 _STOP_CHECK_STEPS = 64
 
@@ -41,12 +41,12 @@ class OpenEpisode:
     """An episode that the next fragment can continue.
 
     Attributes:
-        observation: The observation that it stands at, raw, float32 ``[O]``; or its frames, uint8 ``[F, C, H, W]``.
+        observation: The current raw observation, float32 ``[O]``; or its frames, uint8 ``[F, C, H, W]``.
         state: The environment's state (see `ActorEnvironment.get_state`).
-        return_so_far: Sum of its rewards until now.
-        length: Its steps until now.
+        return_so_far: Sum of its rewards so far.
+        length: Its steps so far.
         first_version: The policy version that took its first step.
-        policy_state: What a recurrent policy remembers of it, by name.
+        policy_state: A recurrent policy's state, by name.
     """
 
     observation: np.ndarray
@@ -60,7 +60,7 @@ class OpenEpisode:
         """Returns the EPISODE message of this episode.
 
         Raises:
-            OversizedMessageError: Over ``bytes_max``.
+            OversizedMessageError: The message is larger than ``bytes_max``.
         """
         return wire.encode(wire.Kind.EPISODE, {
             "observation": self.observation,
@@ -76,7 +76,7 @@ class OpenEpisode:
         """Reads an EPISODE message.
 
         Raises:
-            WireError: The bytes are not a sound message.
+            WireError: The bytes are not a valid message.
         """
         fields = wire.decode(data, wire.Kind.EPISODE)
         states = {name: value for name, value in fields.items() if name.startswith(wire.STATE_PREFIX)}
@@ -94,17 +94,17 @@ class OpenEpisode:
 
 @dataclass(frozen=True)
 class Fragment:
-    """What one actor brings back; arrays as in the schemas of `lambda_actor.wire`.
+    """An actor's result, with arrays as in the schemas of `lambda_actor.wire`.
 
     ``T`` is ``fragment_steps``, or less if the last episode was dropped.
 
     Attributes:
-        observations: Float32 ``[T, O]``; if there are frames, the indices of each step's, int32 ``[T, F]``.
+        observations: Float32 ``[T, O]``; with frames, the indices of each step's frames, int32 ``[T, F]``.
         actions: Float32 ``[T, A]``, or int64 ``[T]`` or ``[T, A]``.
-        bootstrap_observations: As ``observations``, ``[K, …]``.
+        bootstrap_observations: Like ``observations``, ``[K, …]``.
         action_masks: Which values of each choice were allowed at each step, bool ``[T, M]``; None if all were.
         frames: Uint8 ``[U, C, H, W]`` or ``[U, 1, 1, Y]``, each once; None if only vectors are observed.
-        replayed_steps: Those of the open episode that were taken again; None if the environment replays none.
+        replayed_steps: Replayed steps of the open episode; None if the environment does not replay.
     """
 
     observations: np.ndarray
@@ -125,14 +125,14 @@ class Fragment:
 
     @property
     def kind(self) -> wire.Kind:
-        """Of the message that it travels in."""
+        """The kind of its message."""
         return wire.Kind.TRAJECTORY if self.frames is None else wire.Kind.FRAME_TRAJECTORY
 
     def fields(self) -> dict[str, np.ndarray]:
-        """What such a message says of it.
+        """Returns its fields for such a message.
 
         Raises:
-            OversizedMessageError: The frames are more than a message may hold, or the open episode is.
+            OversizedMessageError: The frames or the open episode do not fit into a message.
         """
         observed = {"observations": self.observations, "bootstrap_observations": self.bootstrap_observations}
         if self.frames is not None:
@@ -150,9 +150,9 @@ class Request:
     """One fragment to roll out.
 
     Attributes:
-        seed: This and the next two decide on its random numbers; see `random_streams`.
-        open_episode: What it continues first.
-        should_stop: Asked about once a second; True ends the fragment with `InterruptedError`.
+        seed: This and the next two determine its random numbers; see `random_streams`.
+        open_episode: The episode that it continues first.
+        should_stop: Called once a second. True ends the fragment with `InterruptedError`.
     """
 
     seed: int
@@ -164,17 +164,17 @@ class Request:
 
 _Message = tuple[np.ndarray, np.ndarray | int]
 _Rollout = Generator[np.ndarray, _Message, Fragment]
-"""Yields an observation, is sent the policy's outputs and the action, and so on; returns the fragment."""
+"""Yields observations, and gets the policy's outputs and the action for each. Returns the fragment."""
 _BEGIN: Any = None
 _STEP_FIELDS = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",
                 "episode_lengths", "episode_first_versions")
 
 
 def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Generator, np.random.Generator]:
-    """The generators of action noise and of environment seeds for one slot of one round.
+    """Returns the generators of action noise and of environment seeds for one slot of one round.
 
-    They depend on these three numbers alone, so that a replaced actor brings back the very trajectory that the
-    failed one would have.
+    They depend only on these three numbers, so a replacement actor returns exactly the trajectory that the failed one
+    would have returned.
     """
     action, environment = np.random.SeedSequence((seed, round_index, slot)).spawn(2)
     return np.random.default_rng(action), np.random.default_rng(environment)
@@ -196,16 +196,16 @@ def roll_out(
     """Samples ``fragment_steps`` steps, continuing ``open_episode`` first if there is one.
 
     Args:
-        open_episode: This, the three before it and ``should_stop`` are a `Request`.
+        open_episode: This, the three arguments before it and ``should_stop`` are a `Request`.
         truncate_at_fragment: This and the next as in `roll_out_together`.
 
     Raises:
         SchemaError: The policy does not fit the environment.
-        EpisodeStateError: The open episode is not one of this environment's, or of such a policy.
+        EpisodeStateError: The open episode belongs to another environment or another kind of policy.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
-        OversizedMessageError: So many frames fit no message.
-        UnusableEnvironmentError: No episode ended, so that nothing is left with ``drop_unfinished``.
-        InterruptedError: ``should_stop`` said so.
+        OversizedMessageError: The frames do not fit into a message.
+        UnusableEnvironmentError: No episode ended, so nothing remains with ``drop_unfinished``.
+        InterruptedError: ``should_stop`` returned True.
     """
     request = Request(seed, round_index, slot, open_episode, should_stop)
     (found,) = roll_out_together([environment], policy, [request], fragment_steps=fragment_steps,
@@ -227,12 +227,12 @@ def roll_out_together(
     """Rolls out several fragments in lock-step.
 
     Args:
-        environments: One for each request; no two the same.
+        environments: One for each request, all different.
         truncate_at_fragment: Abandon the episode at the end instead of leaving it open.
-        drop_unfinished: Leave the steps of the episode that the end of the fragment cuts out of the fragment.
+        drop_unfinished: Omit the steps of an episode that the fragment's end cuts.
 
     Returns:
-        By request the fragment, or what it ended with, be it `SystemExit` of an environment: it costs no other one.
+        For each request its fragment or its exception, even an environment's `SystemExit`. Others are not affected.
     """
     found: dict[int, Fragment | BaseException] = {}
     contexts = [_Context() for _ in requests]
@@ -260,7 +260,7 @@ def roll_out_together(
             outputs = policy.outputs_together(observations, told)
             actions = policy.sample_together(outputs, noise[step])
         except Exception as error:
-            # A graph of somebody's own.
+            # A user's graph raised.
             found.update(dict.fromkeys(playing, error))
             break
         places, messages = playing, zip(outputs, actions, strict=True)
@@ -269,10 +269,10 @@ def roll_out_together(
 
 @dataclass
 class _Context(Context):
-    """What a policy is told in a fragment.
+    """A policy's context in a fragment.
 
     Attributes:
-        noise: What the fragment's actions are sampled by, a row each.
+        noise: Noise for sampling the fragment's actions, a row each.
     """
 
     noise: np.ndarray = field(default_factory=lambda: NO_BYTES)
@@ -291,11 +291,11 @@ def _go_on_alone(rollout: _Rollout, observation: np.ndarray, policy: Policy | Gr
 
 
 def _what_ended(end: BaseException) -> Fragment | BaseException:
-    """The fragment that a rollout returned, or what its environment raised."""
+    """Returns a rollout's fragment, or its environment's exception."""
     if isinstance(end, StopIteration):
         fragment: Fragment = end.value
         return fragment
-    # If the environment raises one of these, a generator hides it.
+    # A generator hides a StopIteration of the environment.
     return end.__cause__ if isinstance(end.__cause__, StopIteration) else end
 
 
@@ -303,7 +303,7 @@ def _rollout(
     environment: ActorEnvironment | ReplayedEnvironment, policy: Policy | GraphPolicy, request: Request,
     context: _Context, fragment_steps: int, *, truncate_at_fragment: bool, drop_unfinished: bool,
 ) -> _Rollout:
-    """One fragment; at each observation the context says what else the policy is told."""
+    """Rolls out one fragment. At each observation, the context contains the policy's further inputs."""
     spaces = environment.spaces
     policy.check(spaces)
     noise_stream, seed_stream = random_streams(request.seed, request.round_index, request.slot)
@@ -340,7 +340,7 @@ def _rollout(
     for step in range(fragment_steps):
         if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_stop_check:
             if should_stop():
-                raise InterruptedError("nobody waits for this trajectory any more")
+                raise InterruptedError("this trajectory is no longer awaited")
             next_stop_check = time.monotonic() + 1.0
         keep(step)
         context.action_mask = environment.action_mask
@@ -402,7 +402,7 @@ def _rollout(
 
 
 class _Recorder:
-    """Makes observations of an environment's frames, and keeps those of a fragment; here of vectors."""
+    """Turns an environment's frames into observations, and keeps a fragment's. This class is for vectors."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
         """Makes room for a fragment."""
@@ -416,41 +416,41 @@ class _Recorder:
         self.bootstrap_steps: list[int] = []
 
     def begin(self, frame: np.ndarray) -> np.ndarray:
-        """The observation at an episode's first frame."""
+        """Returns the observation at an episode's first frame."""
         self._present = frame
         return frame
 
     def push(self, frame: np.ndarray) -> np.ndarray:
-        """The observation at the next frame."""
+        """Returns the observation at the next frame."""
         self._present = frame
         return frame
 
     def resume(self, saved: np.ndarray) -> np.ndarray:
-        """The observation at which an open episode stands. Raises: EpisodeStateError: It is another environment's."""
+        """Returns an open episode's last observation. Raises: EpisodeStateError: It is another environment's."""
         _require_saved(saved, (self._size,), np.float32)
         return self.begin(saved)
 
     def last(self) -> np.ndarray:
-        """What `resume` needs."""
+        """Returns the argument for `resume`."""
         present: np.ndarray = self._present
         return present
 
     def keep(self, step: int) -> None:
-        """The present observation is that step's."""
+        """Records the current observation as that step's."""
         self._kept[step] = self._present
 
     def keep_bootstrap(self, step: int) -> None:
-        """The present observation follows that step, with which the sequence is cut."""
+        """Records the current observation as the one after that step, where the sequence is cut."""
         self.bootstrap_steps.append(step)
         self._bootstraps.append(self._present)
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Observations of the first steps, those of bootstraps, and frames, as `Fragment` has them."""
+        """Returns the first steps' observations, the bootstraps' observations, and the frames of a `Fragment`."""
         return self._kept[:steps], np.array(self._bootstraps, self._kept.dtype).reshape(-1, self._size), None
 
 
 class _FrameRecorder(_Recorder):
-    """Keeps each frame once, and which of them were seen when."""
+    """Keeps each frame once, and the frames of each observation."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
         """Makes room for the frames of a fragment.
@@ -461,7 +461,7 @@ class _FrameRecorder(_Recorder):
         size = np.prod(spaces.frame_shape, dtype=np.int64)
         if steps * size > wire.MESSAGE_BYTES_MAX:
             raise OversizedMessageError(
-                f"actor.fragment_steps = {steps}: so many frames of {size} bytes exceed a message's limit of "
+                f"actor.fragment_steps = {steps}: this many frames of {size} bytes exceed a message's limit of "
                 f"{wire.MESSAGE_BYTES_MAX}")
         self._make_room(steps, spaces.frame_stack, np.int32)
         self._spaces = spaces
@@ -482,7 +482,7 @@ class _FrameRecorder(_Recorder):
         _require_saved(saved, (self._spaces.frame_stack, *self._spaces.frame_shape), np.uint8)
         observation = self.begin(saved[0])
         for before, frame in zip(saved, saved[1:], strict=False):
-            # An episode's first frame stands for those before it.
+            # An episode's first frame also fills in for earlier ones.
             if not np.array_equal(before, frame):
                 self._frames.append(frame)
             self._present = [*self._present[1:], len(self._frames) - 1]
@@ -498,7 +498,7 @@ class _FrameRecorder(_Recorder):
 
 
 def _stacked(masks: Sequence[np.ndarray | None], source: ActorEnvironment | ReplayedEnvironment) -> np.ndarray | None:
-    """The masks of all steps; None if there are none."""
+    """Returns the masks of all steps; None if there are none."""
     given = [mask for mask in masks if mask is not None]
     if given and len(given) < len(masks):
         raise UnusableEnvironmentError(f"{source.origin} gives action masks in some episodes only")
@@ -515,14 +515,14 @@ def _require_memory(saved: Mapping[str, np.ndarray], known: Mapping[str, np.ndar
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
     if saved.shape != shape or saved.dtype != dtype:
-        raise EpisodeStateError(f"an open episode stands at {saved.dtype}{list(saved.shape)}; the environment's "
+        raise EpisodeStateError(f"an open episode's observation is {saved.dtype}{list(saved.shape)}; the environment's "
                                 f"observations are {np.dtype(dtype)}{list(shape)}")
 
 
 def _require_finite(
     name: str, array: np.ndarray, steps: np.ndarray, source: ActorEnvironment | ReplayedEnvironment | None = None
 ) -> None:
-    """Checks an array; an environment that it comes from is named if there is NaN or infinity in it."""
+    """Checks that an array is finite. The error names the environment that it comes from."""
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
         raise NonFiniteTrajectoryError(f"{name} are not finite at step {steps[row]} of the fragment"

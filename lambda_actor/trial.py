@@ -1,8 +1,9 @@
-"""What is tried of an environment before anything starts, in whatever processes that takes.
+"""Tries an environment before anything starts, in as many processes as that takes.
 
-`play` plays in one environment and leaves an episode open, `go_on` takes it up in another one, and `conclude` says what
-follows. Episodes that nobody can save are replayed in one environment after the other, too: if they differ there, each
-episode needs an environment of its own.
+`play` plays in one environment and leaves an episode open, `go_on` continues it in another one, and `conclude` draws
+the conclusions. Episodes that cannot be saved are also replayed one after the other in the same environment. If they
+differ there, each episode needs an environment of its own. One episode would not show that: BipedalWalker's first
+agrees in a used environment, but 20 of 25 differ. PYTHONHASHSEED is fixed wherever environments run.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_
 from lambda_actor.spaces import Spaces
 
 _FRAGMENTS, _FURTHER_STEPS_MAX = 6, 64
-"""Fragments that are played at most, and the steps of each but the first one."""
+"""Maximum fragments to play, and maximum steps of each after the first."""
 _EPISODE_EXTRA_BYTES = 2**16
-"""Of an open episode's message, at most: all but actions and digests, that is its observation."""
+"""Maximum bytes of an open episode's message without actions and digests: mostly the observation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TriedEnvironment:
-    """What an environment is like, without the environment; attributes as those of `ActorEnvironment`.
+    """Properties of a tried environment, with the attributes of `ActorEnvironment`.
 
     Attributes:
         can_save_episode: Whether an open episode's state can travel.
-        spanning_wrapper: The name of a wrapper whose state goes on from one episode to the next; "" if there is none.
+        spanning_wrapper: Name of a wrapper whose state spans episodes; "" if there is none.
         replay: How episodes are replayed that cannot be saved: ``reset``, or ``anew`` if each needs an environment of
             its own. "" if they can be saved.
         problem: Why another process cannot continue an episode; "" if it can.
-        remark: What else differs from process to process; "" if nothing does.
-        outside: An observation that its space does not allow; "" if there was none.
-        state_bytes: Of a state that is too large to travel; 0 if it is not.
-        is_deterministic: Whether seed and actions alone decided on an episode.
-        shared: What went wrong with an episode beside another environment in its process; "" if nothing did, or nobody
-            tried.
+        remark: Other differences between processes; "" if there are none.
+        outside: An observation outside its space; "" if there was none.
+        state_bytes: Size of a state that is too large to travel, otherwise 0.
+        is_deterministic: Whether seed and actions alone determine an episode.
+        shared: What went wrong with an episode next to another environment in its process; "" if nothing did or it was
+            not tried.
     """
 
     environment_id: str
@@ -73,7 +74,7 @@ class TriedEnvironment:
 
     @property
     def warnings(self) -> dict[str, str]:
-        """What people should know although it can be trained in, by subject."""
+        """Returns warnings about a usable environment, by subject."""
         found = {}
         if self.remark:
             found["environment"] = f"not deterministic, so that results cannot be reproduced: {self.remark}"
@@ -86,7 +87,7 @@ class TriedEnvironment:
         return found
 
     def obstacle(self) -> tuple[str, str]:
-        """Returns why no other process can continue an episode, and what is allowed; both empty if one can."""
+        """Returns why no other process can continue an episode, and the alternatives; both empty if one can."""
         limit, reason = self.episode_steps_max, self.cannot_save_reason
         methods = (f"a get_state() of {EPISODE_BYTES_MAX:,} bytes at most" if self.state_bytes else
                    "get_state() and set_state(state) in the environment")
@@ -121,7 +122,7 @@ class TriedEnvironment:
         """Returns why the unfinished episode at a fragment's end is dropped; "" if a later actor can continue it.
 
         Raises:
-            UnusableEnvironmentError: None can, and it may be longer than a fragment.
+            UnusableEnvironmentError: No actor can continue it, and it may be longer than a fragment.
         """
         problem, allowed = self.obstacle()
         if problem and (self.episode_steps_max is None or self.episode_steps_max > fragment_steps):
@@ -134,25 +135,25 @@ PLAYED = ("steps", "mean_reward", "is_masked", "outside", "way", "problem", "sta
           "digests")
 DIFFERS = ("replayed", "saved")
 NOTHING_DIFFERS = dict.fromkeys(DIFFERS, "")
-"""What `go_on` returns, and what stands for it if no episode was left open."""
+"""Result of `go_on` without differences, or if no episode was left open."""
 
 
 def facts(environment: ActorEnvironment) -> dict[str, Any]:
-    """Returns what is known before it is played in, by the names in `FACTS`."""
+    """Returns what is known before playing, by the names in `FACTS`."""
     return {name: getattr(environment, name) for name in FACTS if name != "spanning_wrapper"} | {
         "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)}
 
 
 def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *, steps: int) -> dict[str, Any]:
-    """Plays; returns an episode that is left open, as whoever goes on needs it, by the names in `PLAYED`.
+    """Plays, and returns an episode that is left open for `go_on`, by the names in `PLAYED`.
 
     Args:
-        environment: A new one.
+        environment: A new environment.
         make: Makes another one.
-        steps: Of the first fragment.
+        steps: Steps of the first fragment.
 
     Raises:
-        ActorError: It observes or returns what nobody here can use.
+        ActorError: Its observations or results are unusable.
     """
     found: dict[str, Any] = dict.fromkeys(PLAYED, "") | {
         "digests": [], "state_bytes": 0, "is_masked": False}
@@ -174,7 +175,7 @@ def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *,
                 found["state_bytes"] = sum(value.nbytes for value in state.values()) + episode.observation.nbytes
                 environment = make()
                 break
-            # What proves it may be a little larger than what travels.
+            # An episode for this check may be slightly larger than one that travels.
             return found | {"episode": _text(episode, 2 * EPISODE_BYTES_MAX),
                             "digests": continuation(environment, episode.state["actions"])}
         else:
@@ -188,11 +189,11 @@ def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *,
 def go_on(
     environment: ActorEnvironment, *, episode: str, saved: str, digests: list[str], **played: Any
 ) -> dict[str, str]:
-    """Takes up an episode that another environment has left open; returns what differs, by the names in `DIFFERS`.
+    """Continues an episode that another environment has left open. Returns the differences by the names in `DIFFERS`.
 
     Args:
-        environment: A new one.
-        episode: This and the rest as `play` returns them.
+        environment: A new environment.
+        episode: This and the rest are results of `play`.
     """
     differs = dict(NOTHING_DIFFERS)
     replayed = _episode(episode)
@@ -210,12 +211,12 @@ def go_on(
 
 
 def play_beside(environment: ActorEnvironment, other: ActorEnvironment, episode: str) -> str:
-    """Replays an episode while another environment plays in lock-step; returns what differs then, or "".
+    """Replays an episode while another environment plays in lock-step. Returns the difference, or "".
 
     Args:
-        environment: A new one.
-        other: Another new one.
-        episode: As `play` returns it.
+        environment: A new environment.
+        other: Another new environment.
+        episode: Result of `play`.
     """
     both: Any = _Beside(environment, other)
     try:
@@ -226,7 +227,7 @@ def play_beside(environment: ActorEnvironment, other: ActorEnvironment, episode:
 
 
 class _Beside:
-    """An environment beside which another one takes each step, too."""
+    """An environment next to another one that takes the same steps."""
 
     def __init__(self, environment: ActorEnvironment, other: ActorEnvironment) -> None:
         self._environment, self._other = environment, other
@@ -248,12 +249,12 @@ class _Beside:
 
 
 def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mapping[str, str]) -> TriedEnvironment:
-    """Returns what an environment is like.
+    """Returns the properties of an environment.
 
     Args:
-        known: As `facts` returns it.
-        played: As `play` returns it.
-        differs: As `go_on` returns it.
+        known: Result of `facts`.
+        played: Result of `play`.
+        differs: Result of `go_on`.
     """
     known = {**known, "spaces": dataclasses.replace(known["spaces"], has_action_mask=played["is_masked"])}
     tried = TriedEnvironment(**known, outside=played["outside"], state_bytes=played["state_bytes"],
@@ -267,27 +268,27 @@ def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mappi
 
 
 def dropped(problem: str) -> str:
-    """Says that unfinished episodes are dropped.
+    """Returns the message that unfinished episodes are dropped.
 
     Args:
-        problem: As `TriedEnvironment.dropped_because` returns it.
+        problem: Result of `TriedEnvironment.dropped_because`.
     """
     return f"each fragment's last, unfinished episode, because {problem}"
 
 
 def explained(environment_id: str, error: BaseException) -> str:
-    """Returns what an error of `play` or `go_on` says of an environment."""
+    """Returns a description of an error of `play` or `go_on`."""
     what = str(error) if isinstance(error, ActorError) else f"it raised when it was tried: {told(error)}"
     return f"environment.id = {environment_id!r}: {what}"
 
 
 def random_policy(environment: ActorEnvironment | ReplayedEnvironment) -> Policy:
-    """A policy for it, read from a message as an actor reads it."""
+    """Returns a policy for the environment, read from a message as an actor does."""
     return Policy.from_bytes(random_weights(environment.spaces))
 
 
 def random_weights(spaces: Spaces) -> bytes:
-    """A weights message of a policy of full size, with small random weights."""
+    """Returns a WEIGHTS message of a full-size policy with small random weights."""
     network, moments = default_network(spaces), spaces.vector_size
     draw = np.random.default_rng(0)
     return wire.encode(wire.Kind.WEIGHTS, {
@@ -306,7 +307,7 @@ def random_weights(spaces: Spaces) -> bytes:
 def _replays(
     first: ActorEnvironment, make: Callable[[], ActorEnvironment], steps: int, seen: Callable[[Fragment], None]
 ) -> dict[str, Any]:
-    """Finds out how episodes are replayed, in environments of their own and in a used one."""
+    """Returns how episodes are replayed, by trying separate environments and a used one."""
     spare = [first]
     environment = ReplayedEnvironment(lambda: spare.pop() if spare else make(), is_made_anew=True)
     used = ReplayedEnvironment(make, is_made_anew=False)
@@ -328,7 +329,7 @@ def _replays(
 def _open_episodes(
     environment: ReplayedEnvironment, steps: int, seen: Callable[[Fragment], None]
 ) -> Iterator[OpenEpisode]:
-    """Rolls out fragments of falling length; yields the episodes that they leave open."""
+    """Rolls out fragments of decreasing length. Yields the episodes that they leave open."""
     policy = random_policy(environment)
     for slot in range(_FRAGMENTS):
         length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)

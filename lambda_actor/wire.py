@@ -4,8 +4,8 @@
     body     field count u16, then per field:
              name length u8 | name | dtype code u8 | rank u8 | dims u32 each | raw bytes
 
-The checksum covers the header before it and the whole body. Nothing is ever executed while decoding: there is no
-pickle, no type lookup by name, and no allocation before the length was checked.
+The checksum covers the header before it and the whole body. Decoding never executes anything: there is no pickle, no
+type lookup by name, and no allocation before the length was checked.
 
 Shape letters: ``T`` steps, ``B`` trajectories, ``N`` samples, ``O`` observation size, ``A`` action size, ``D``
 parameters of a distribution, ``M`` values of all choices of a discrete action, ``K`` bootstrap points, ``E`` finished
@@ -35,7 +35,7 @@ from lambda_actor.errors import (
 MAGIC = b"NTRO"
 VERSION = 2
 MESSAGE_BYTES_MAX = 256 * 2**20
-"""Larger messages are refused on both sides; Redis itself stops at 512 MiB a value."""
+"""Both sides refuse larger messages. Redis's own limit is 512 MiB per value."""
 
 _HEADER = struct.Struct("<4sHHQ")
 _CHECKSUM = struct.Struct("<I")
@@ -47,7 +47,7 @@ _NAME_BYTES_MAX = 255
 
 
 class Kind(enum.IntEnum):
-    """What a message carries."""
+    """Kinds of messages."""
 
     TRAJECTORY = 1
     WEIGHTS = 2
@@ -71,16 +71,16 @@ class Field:
 
 
 STATE_PREFIX = "state."
-"""Fields of an EPISODE that start so are the environment's own: any supported dtype and shape."""
+"""Prefix of the environment's own fields in an EPISODE: any supported dtype and shape."""
 LAYER_PREFIX = "layer."
-"""Fields of WEIGHTS that start so are a network's parameters, such as ``layer.0.weight``: float32 of any shape."""
+"""Prefix of a network's parameters in WEIGHTS, such as ``layer.0.weight``: float32 of any shape."""
 ARRAY_PREFIX = "array."
-"""Fields of a LEARNER_STATE or a GRADIENT that start so are the learner's arrays: any supported dtype and shape."""
+"""Prefix of the learner's arrays in a LEARNER_STATE or a GRADIENT: any supported dtype and shape."""
 _FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX, Kind.LEARNER_STATE: ARRAY_PREFIX,
                   Kind.GRADIENT: ARRAY_PREFIX}
 
 _OPTIONAL = {"action_masks"}
-"""Fields that a message may lack: those of environments that say which actions are allowed."""
+"""Optional fields, for environments with action masks."""
 
 _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "invocation_id": Field("|u1", "I"),
@@ -100,7 +100,7 @@ _STEPS: dict[str, Field | tuple[Field, ...]] = {
     "continued_episode": Field("|u1", "C"),
     "open_episode": Field("|u1", "S"),
 }
-"""What every trajectory has, whatever it observes; actions are continuous, one choice, or several at once."""
+"""Fields of every trajectory. Actions are continuous, one choice, or several at once."""
 
 _SAMPLES: dict[str, Field | tuple[Field, ...]] = {
     "observations": (Field("<f4", "NO"), Field("|u1", "NCHW")),
@@ -110,7 +110,7 @@ _SAMPLES: dict[str, Field | tuple[Field, ...]] = {
     "value_targets": Field("<f4", "N"),
     "old_outputs": Field("<f4", "ND"),
 }
-"""What is trained on, as `runtime.ports.learning.DetectorSamples` has it."""
+"""Fields of `runtime.ports.learning.DetectorSamples`."""
 
 SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
     Kind.TRAJECTORY: {
@@ -118,12 +118,12 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observations": Field("<f4", "TO"),
         "bootstrap_observations": Field("<f4", "KO"),
     },
-    # What is told of a trajectory that stays in the process that played it, which trains on it, too.
+    # Report of a trajectory that remains in the process that played it, which also trains on it.
     Kind.KEPT_TRAJECTORY: {"steps": Field("<i8"), **{name: _STEPS[name] for name in (
         "invocation_id", "round_index", "slot", "policy_version", "episode_returns", "episode_lengths",
         "episode_first_versions", "continued_episode", "open_episode")}},
-    # Pixels: each frame once, uint8 [U, C, H, W] deflated; observations and bootstraps name the frames of their stacks.
-    # A frame of a picture beside a vector is the bytes of both, uint8 [U, 1, 1, Y]: see `lambda_actor.frames.combined`.
+    # Pixels: each frame once, uint8 [U, C, H, W] deflated. Observations and bootstraps are indices of stacked frames.
+    # A frame of a picture with a vector is the bytes of both, uint8 [U, 1, 1, Y]: see `lambda_actor.frames.combined`.
     Kind.FRAME_TRAJECTORY: {
         **_STEPS,
         "frames": Field("|u1", "Z"),
@@ -131,9 +131,9 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observation_frames": Field("<i4", "TF"),
         "bootstrap_frames": Field("<i4", "KF"),
     },
-    # Of the network ("mlp", "conv" or "combined") and the distribution: "gaussian", or "categorical", which has no
-    # log_std and is followed by the numbers of values if an action has several choices, as in "categorical 3 2". The
-    # observations' mean and standard deviation have no elements if observations are not normalised.
+    # Contains the network ("mlp", "conv" or "combined") and the distribution: "gaussian", or "categorical", which has
+    # no log_std and is followed by the numbers of values for several choices, as in "categorical 3 2". The
+    # observations' mean and standard deviation are empty if observations are not normalized.
     Kind.WEIGHTS: {
         "policy_version": Field("<i8"),
         "network": Field("|u1", "N"),
@@ -143,7 +143,7 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "observation_std": Field("<f4", "O"),
         "observation_clip": Field("<f4"),
     },
-    # A policy as an ONNX file, how its outputs become actions, and with what chance of any action if it is
+    # A policy as an ONNX file, the way to act on its outputs, and the probability of a random action for
     # epsilon-greedy. See `lambda_actor.onnx_policy`.
     Kind.GRAPH: {
         "policy_version": Field("<i8"),
@@ -151,14 +151,14 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "act": Field("|u1", "P"),
         "epsilon": Field("<f8"),
     },
-    # An observation is the last one of a vector environment, or the frames of a stack.
+    # The observation is a vector environment's last one, or the frames of a stack.
     Kind.EPISODE: {
         "observation": (Field("<f4", "O"), Field("|u1", "FCHW")),
         "return_so_far": Field("<f8"),
         "length": Field("<i8"),
         "first_version": Field("<i8"),
     },
-    # What an update trains on, as `runtime.ports.learning.Batch` has it.
+    # The fields of `runtime.ports.learning.Batch`.
     Kind.BATCH: {
         "policy_versions": Field("<i8", "B"),
         "lengths": Field("<i8", "B"),
@@ -171,9 +171,9 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "bootstrap_mask": Field("|b1", "TB"),
         "bootstrap_observations": (Field("<f4", "KO"), Field("|u1", "KCHW")),
     },
-    # What a learner elsewhere goes on from: its state, or its snapshot, which has no optimiser; values are JSON.
+    # A remote learner's state, or its snapshot, which has no optimizer. Values are JSON.
     Kind.LEARNER_STATE: {"values": Field("|u1", "V")},
-    # What an update has made: the learner's next state, as a LEARNER_STATE message, and what an `Update` reports.
+    # The result of an update: the learner's next state, as a LEARNER_STATE message, and the fields of an `Update`.
     # The explained variance has one element, or none if it is undefined.
     Kind.UPDATE_RESULT: {
         "state": Field("|u1", "S"),
@@ -182,9 +182,9 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         **{name: Field("<f8") for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")},
         "explained_variance": Field("<f8", "X"),
     },
-    # What gradients of one update are of.
+    # The samples for an update's gradients.
     Kind.SAMPLES: _SAMPLES,
-    # A gradient of so many samples, of which so many were cut at the cap; mean policy loss, value loss and entropy.
+    # A gradient with its numbers of samples and of samples cut at the cap; mean policy loss, value loss and entropy.
     Kind.GRADIENT: {
         "pulled_version": Field("<i8"),
         "losses": Field("<f4", "L"),
@@ -195,12 +195,12 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
 
 
 def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
-    """The message's bytes.
+    """Returns the message's bytes.
 
     Args:
-        kind: Which schema the fields follow.
-        fields: Exactly the schema's arrays; of another byte order or layout is fine, of another dtype is not.
-        bytes_max: Upper limit of the whole message.
+        kind: The kind, which determines the schema.
+        fields: Exactly the schema's arrays. Byte order and memory layout may differ, dtypes may not.
+        bytes_max: Maximum size of the whole message.
 
     Raises:
         SchemaError: A field is missing, unknown, or of another dtype or shape.
@@ -224,15 +224,15 @@ def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MES
 
 
 def decode(data: bytes, kind: Kind) -> dict[str, np.ndarray]:
-    """The message's arrays, as read-only views of ``data``.
+    """Returns the message's arrays as read-only views of ``data``.
 
     Raises:
-        OversizedMessageError: ``data``, or the length that it claims, exceeds `MESSAGE_BYTES_MAX`.
-        ForeignMessageError: Another magic number or another kind than asked for.
+        OversizedMessageError: ``data``, or its claimed length, exceeds `MESSAGE_BYTES_MAX`.
+        ForeignMessageError: The magic number or the kind is another.
         UnsupportedVersionError: Written by another version of this format.
-        TruncatedMessageError: Shorter than it says.
-        CorruptedMessageError: The checksum fails or the structure contradicts itself.
-        SchemaError: Sound bytes, but not the schema's fields, dtypes and shapes.
+        TruncatedMessageError: Shorter than its claimed length.
+        CorruptedMessageError: The checksum fails or the structure is inconsistent.
+        SchemaError: The bytes are valid, but not the schema's fields, dtypes and shapes.
     """
     arrays = _read_fields(_open_envelope(data, kind))
     _check_schema(kind, arrays)
@@ -240,17 +240,17 @@ def decode(data: bytes, kind: Kind) -> dict[str, np.ndarray]:
 
 
 def kind_of(data: bytes) -> int:
-    """The kind that a message says it is of; 0 of fewer bytes than a header has."""
+    """Returns a message's claimed kind; 0 if it is shorter than a header."""
     return int(_HEADER.unpack_from(data)[2]) if len(data) >= _HEADER.size else 0
 
 
 def text_field(text: str) -> np.ndarray:
-    """``text`` as the uint8 array that a byte-string field holds."""
+    """Returns ``text`` as the uint8 array of a byte-string field."""
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
 
 def field_text(array: np.ndarray) -> str:
-    """The text of a byte-string field.
+    """Returns the text of a byte-string field.
 
     Raises:
         CorruptedMessageError: It is not UTF-8.
@@ -297,7 +297,7 @@ def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
             code, rank = struct.unpack_from("<BB", body, offset + 1 + name_bytes)
             offset += 3 + name_bytes
             if code >= len(_DTYPES) or rank > _RANK_MAX or name in arrays:
-                raise CorruptedMessageError(f"field {name!r}: unknown dtype, rank over {_RANK_MAX}, or twice there")
+                raise CorruptedMessageError(f"field {name!r}: unknown dtype, rank over {_RANK_MAX}, or duplicate")
             shape = struct.unpack_from(f"<{rank}I", body, offset)
             offset += 4 * rank
             dtype = np.dtype(_DTYPES[code])
@@ -336,10 +336,10 @@ def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _check_free_field(kind: Kind, name: str, array: np.ndarray) -> None:
-    """Checks a field whose name only begins as the schema says.
+    """Checks a field of which the schema only defines the prefix.
 
     Raises:
-        SchemaError: The kind has no such field, or what it holds cannot be sent.
+        SchemaError: The kind has no such field, or its content cannot be sent.
     """
     prefix = _FREE_PREFIXES.get(kind)
     if prefix is None or not name.startswith(prefix):

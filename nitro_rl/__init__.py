@@ -1,8 +1,8 @@
 """Trains deep-RL policies with serverless actors, within a budget.
 
-This is the public package; docs/reference/python.md explains it. It holds `train`, `load_policy`, what they return and
-raise, and the base classes of callbacks, scalers, algorithms, fleets and updaters of your own. Each name is imported
-when it is first used, so that ``import nitro_rl`` loads neither numpy nor torch.
+This is the public package; see docs/reference/python.md. It contains `train`, `load_policy`, their results and errors,
+and base classes for callbacks, scalers, algorithms, fleets and updaters of your own. Names are imported on first use,
+so ``import nitro_rl`` loads neither NumPy nor torch.
 """
 
 import importlib

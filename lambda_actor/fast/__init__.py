@@ -1,12 +1,12 @@
-"""Steps of environments that are quicker than Gymnasium's own and equal to them to the digit.
+"""Steps of environments that are faster than Gymnasium's own and equal to them to the digit.
 
-The plain path is the environment's own `step`, which is taken whenever nothing here knows the environment.
+The plain path is the environment's own `step`, for all environments that are unknown here.
 """
 
 import os
 
 PLAIN_VARIABLE = "NITRO_RL_PLAIN"
-"""Set to anything, it has a process take the plain path here and in `runtime.learner.fast`."""
+"""If set, the process takes the plain path here and in `runtime.learner.fast`."""
 
 
 def is_plain() -> bool:

@@ -1,4 +1,4 @@
-"""Lean steps of games of the Arcade Learning Environment. OpenCV is loaded when the first game is made."""
+"""Lean steps for games of the Arcade Learning Environment. Loads OpenCV when the first game is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lambda_actor.fast.steps import LeanStep, Outcome
 
 
 class LeanGame(LeanStep):
-    """Steps of a preprocessed game without pictures of the frames that are skipped, and without dictionaries."""
+    """Steps of a preprocessed game without pictures of skipped frames and without dictionaries."""
 
     def __init__(self, wrapper: Any, bare: Any, state: AleState) -> None:
         import cv2
@@ -39,10 +39,10 @@ class LeanGame(LeanStep):
 
 
 def lean_step(environment: Any, state: object) -> LeanGame | None:
-    """Steps for a game as `make_game` and `preprocessed` make it; None if it is another environment.
+    """Returns steps for a game made by `make_game` and `preprocessed`; None for another environment.
 
     Args:
-        state: What follows the bare environment's random numbers, if it is a game.
+        state: The follower of the game's random numbers, if it is a game.
     """
     if not isinstance(state, AleState) or (
             type(environment) is not gymnasium.wrappers.AtariPreprocessing

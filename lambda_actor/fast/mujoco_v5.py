@@ -1,8 +1,8 @@
 """Lean steps of Gymnasium's MuJoCo environments.
 
-A step of Gymnasium's passes two wrappers, checks its action and fills a dictionary, for a third of the time that the
-physics takes. `lean_step` gives the same observation, reward and end for the environments of `_STEPS`, and leaves the
-environment where its own step would, so that either may follow the other.
+Gymnasium's step passes two wrappers, checks its action and fills a dictionary, which takes a third of the physics'
+time. For the environments of `_STEPS`, `lean_step` gives the same observation, reward and end, and leaves the same
+state, so either kind of step may follow the other.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from lambda_actor.episode_state import MujocoState
 from lambda_actor.fast.steps import LeanStep, Outcome
 
 _SPEED_MAX = 10.0
-"""Hopper and Walker2d show velocities up to this."""
+"""Observed velocities of Hopper and Walker2d are clipped to this."""
 
 
 class _MujocoStep(LeanStep):
-    """Steps of one environment; a subclass says what is seen and what it is worth."""
+    """Steps of one environment. A subclass defines observation and reward."""
 
     has_contact_forces = False
-    """Whether the subclass reads what MuJoCo computes only when it is asked to."""
+    """Whether the subclass reads contact forces, which MuJoCo computes only on request."""
 
     def __init__(self, limit: Any, bare: Any, state: MujocoState) -> None:
-        """Keeps views of all that a step reads.
+        """Keeps views of all data that a step reads.
 
         Args:
             limit: The environment's `TimeLimit`.
-            bare: Gymnasium's own class inside.
-            state: What records its steps.
+            bare: Gymnasium's own environment inside.
+            state: Records its steps.
         """
         super().__init__(bare)
         self._limit, self._state = limit, state
@@ -45,7 +45,7 @@ class _MujocoStep(LeanStep):
         self._prepare(bare)
 
     def __call__(self, action: Any) -> Outcome:
-        """A step with a clipped action: observation float32, reward, terminated, truncated."""
+        """Takes a step with a clipped action. Returns observation float32, reward, terminated, truncated."""
         self._state.record(action)
         before = self._place()
         self._control[:] = action
@@ -58,16 +58,16 @@ class _MujocoStep(LeanStep):
         return self._observation(), reward, terminated, elapsed >= self._steps_max
 
     def _prepare(self, bare: Any) -> None:
-        """Keeps what else the subclass reads, and as ``_seen`` the arrays that an observation is put together from."""
+        """Keeps further data for the subclass, and the arrays of an observation as ``_seen``."""
         self._seen: tuple[np.ndarray, ...] = ()
 
     def _place(self) -> float:
-        """Where it stands on its way."""
+        """Returns the position along its way."""
         place: float = self._positions.item(0)
         return place
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
-        """Reward, and whether it is over."""
+        """Returns the reward, and whether the episode is over."""
         raise NotImplementedError
 
     def _observation(self) -> np.ndarray:
@@ -78,11 +78,11 @@ class _Runner(_MujocoStep):
     """HalfCheetah and Swimmer: rewarded for speed."""
 
     shown_from = 1
-    """The first position that is seen."""
+    """The first observed position."""
 
     def _prepare(self, bare: Any) -> None:
         self._forward_weight = float(bare._forward_reward_weight)
-        # As NumPy multiplies a sum of float32 with a number of Python's.
+        # NumPy multiplies a float32 sum by a Python number in this way.
         self._control_weight = np.float32(bare._ctrl_cost_weight)
         shown = self._positions[self.shown_from * bare._exclude_current_positions_from_observation:]
         self._seen = (shown, self._velocities)
@@ -99,7 +99,7 @@ class _Swimmer(_Runner):
 
 
 class _Walker2d(_Runner):
-    """And for standing upright."""
+    """Also rewarded for standing upright."""
 
     def _prepare(self, bare: Any) -> None:
         super()._prepare(bare)
@@ -127,7 +127,7 @@ class _Walker2d(_Runner):
 
 
 class _Hopper(_Walker2d):
-    """And for a state in bounds."""
+    """Also rewarded for a state within bounds."""
 
     def _prepare(self, bare: Any) -> None:
         super()._prepare(bare)
@@ -137,7 +137,7 @@ class _Hopper(_Walker2d):
         if not super()._is_healthy():
             return False
         state = self._positions.tolist()[2:] + self._velocities.tolist()
-        # A comparison with a number that is none is false, wherever it stands.
+        # Comparisons with NaN are false on either side.
         return all([self._state_min < number < self._state_max for number in state])
 
 
@@ -209,7 +209,7 @@ class _HumanoidStandup(_MujocoStep):
 
 
 class _Humanoid(_HumanoidStandup):
-    """Rewarded for the speed of its centre of mass, and for standing upright."""
+    """Rewarded for the speed of its center of mass, and for standing upright."""
 
     def _prepare_reward(self, bare: Any) -> None:
         self._masses, self._centres = bare.model.body_mass, bare.data.xipos
@@ -237,10 +237,10 @@ _STEPS: Mapping[str, Callable[[Any, Any, MujocoState], LeanStep]] = {
 
 
 def lean_step(environment: gymnasium.Env, state: object) -> LeanStep | None:
-    """Steps for an environment as `gymnasium.make` makes it, whatever its options; None if it is another.
+    """Returns steps for an environment made by `gymnasium.make` with any options; None for other environments.
 
     Args:
-        state: What records the bare environment's steps, if it is known.
+        state: Records the bare environment's steps, if it is known.
     """
     if not isinstance(state, MujocoState):
         return None

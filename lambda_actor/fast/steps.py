@@ -1,7 +1,7 @@
-"""What lean steps have in common: they leave out what no actor reads, and are equal to Gymnasium's own to the digit.
+"""The base of lean steps, which omit what no actor reads and are equal to Gymnasium's own to the digit.
 
-They read private attributes of Gymnasium's classes, which are known for one version of Gymnasium. Any other version,
-class or wrapper, and an environment of which somebody has changed a method, takes its own steps.
+They read private attributes of Gymnasium's classes, which are known for one version. Other versions, classes and
+wrappers, and environments with a changed method, use their own steps.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import numpy as np
 from lambda_actor.fast import PLAIN_VARIABLE, is_plain
 
 PROVEN_VERSION = "1.4.0"
-"""The version of Gymnasium whose steps are repeated."""
+"""The version of Gymnasium whose steps are reproduced."""
 
 Outcome = tuple[np.ndarray, float, bool, bool]
-"""A frame as networks see it, reward, terminated, truncated."""
+"""A network's frame, reward, terminated, truncated."""
 
 
 class LeanStep:
     """Steps of one environment."""
 
     def __init__(self, bare: Any) -> None:
-        """Notes what methods an environment has now, which is without its wrappers."""
+        """Records the current methods of an environment without its wrappers."""
         self._bare, self._methods = bare, changed_methods(bare)
 
     @property
     def is_usable(self) -> bool:
-        """Whether the environment's own methods are as they were, and nobody watches; asked at each reset."""
+        """Whether the environment's methods are unchanged and not traced. Checked at each reset."""
         return self._bare.render_mode is None and changed_methods(self._bare) == self._methods
 
     def __call__(self, action: Any) -> Outcome:
-        """A step with an action as the environment takes it."""
+        """Takes a step with an action in the environment's form."""
         raise NotImplementedError
 
 
 def why_off() -> str:
-    """Returns why no environment takes lean steps here; "" if those that are known do."""
+    """Returns why no environment takes lean steps here; "" if known ones do."""
     if is_plain():
         return f"{PLAIN_VARIABLE} is set"
     if gymnasium.__version__ != PROVEN_VERSION:
@@ -48,6 +48,6 @@ def why_off() -> str:
 
 
 def changed_methods(environment: object) -> Mapping[str, object]:
-    """Methods that this one object has instead of its class's, such as to film it, by name."""
+    """Returns by name the methods that this object has instead of its class's, for example for recording video."""
     return {name: value for name, value in vars(environment).items()
             if callable(getattr(type(environment), name, None))}

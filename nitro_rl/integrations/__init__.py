@@ -1,1 +1,1 @@
-"""Actors of this project for other libraries' trainers; each module needs its library."""
+"""Actors for other libraries' trainers. Each module needs its library."""

@@ -1,4 +1,4 @@
-"""A pool of actors that another interpreter runs, for programs that need other packages than this project."""
+"""A pool of actors in another interpreter, for programs that need other packages than this project."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _PATIENCE_S = 60.0
 
 
 class RemotePool:
-    """Speaks with a process of `runtime.pool.server`, which ends with this one. It needs numpy alone.
+    """Controls a process of `runtime.pool.server`, which ends with this one. Needs only NumPy.
 
     Attributes:
-        spaces: The environment's `lambda_actor.spaces.Spaces`, as a dict of JSON.
-        spent_usd: What the pool has spent, as of the last answer.
+        spaces: The environment's `lambda_actor.spaces.Spaces`, as a JSON dict.
+        spent_usd: The pool's spending at its last answer.
     """
 
     def __init__(self, *, python: str | os.PathLike[str], experiment: str | os.PathLike[str] | Mapping[str, Any],
                  budget_usd: float | None = None, out: str | os.PathLike[str] | None = None) -> None:
-        """Starts the process, and waits until its pool is open. Nothing is spent.
+        """Starts the process and waits until its pool is open. Costs nothing.
 
         Args:
-            python: The interpreter in which this project is installed with all that it needs.
-            experiment, budget_usd, out: As `nitro_rl.ActorPool` takes them.
+            python: An interpreter with this project and its requirements.
+            experiment, budget_usd, out: As for `nitro_rl.ActorPool`.
 
         Raises:
-            RunError: The pool cannot be opened; the text says why.
+            RunError: The pool cannot be opened; see the message.
         """
         settings = {"experiment": experiment if isinstance(experiment, Mapping) else os.fspath(experiment),
                     "budget_usd": budget_usd, "out": None if out is None else os.fspath(out)}
@@ -53,15 +53,15 @@ class RemotePool:
             raise
 
     def sample(self, weights: bytes, *, actors: int, steps: int) -> list[Trajectory]:
-        """As `ActorPool.sample`, with what `numpy_policy` makes."""
+        """As `ActorPool.sample`, with a policy made by `numpy_policy`."""
         return self._trajectories(self._ask("sample", weights, actors=actors, steps=steps))
 
     def submit(self, weights: bytes, *, actors: int, steps: int) -> None:
-        """As `ActorPool.submit`; `collect` has the trajectories."""
+        """As `ActorPool.submit`. `collect` returns the trajectories."""
         self._ask("submit", weights, actors=actors, steps=steps)
 
     def collect(self) -> list[Trajectory]:
-        """Waits for what was submitted; as `ActorPool.as_completed`, in the order of calls and slots."""
+        """Waits for all submitted calls; as `ActorPool.as_completed`, in the order of calls and slots."""
         return self._trajectories(self._ask("collect"))
 
     def state(self) -> bytes:
@@ -93,7 +93,7 @@ class RemotePool:
         """Receives an answer.
 
         Raises:
-            BudgetError, RunError: It is that error, or none, or the process has ended.
+            BudgetError, RunError: The answer is this error, or not an answer, or the process has ended.
         """
         try:
             head = json.loads(self._child.connection.recv_bytes(wire.MESSAGE_BYTES_MAX))
@@ -106,7 +106,7 @@ class RemotePool:
         except (ValueError, KeyError, TypeError, OSError) as error:
             self._fail(f"answered what is none: {type(error).__name__}: {error}")
         except BaseException:
-            # Cut in two: the next answer would be this one's rest.
+            # An answer was cut: the next one would begin with its rest.
             self._child.connection.close()
             self._child.end()
             raise

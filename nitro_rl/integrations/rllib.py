@@ -1,7 +1,7 @@
-"""Serverless actors for RLlib's PPO, APPO and IMPALA, of its new API stack.
+"""Serverless actors for RLlib's PPO, APPO and IMPALA, on its new API stack.
 
-RLlib needs another Gymnasium than this project. So this file runs in RLlib's interpreter, and its pool in this
-project's. See docs/guides/rllib.md.
+RLlib needs another version of Gymnasium than this project. So this file runs in RLlib's interpreter, and its pool in
+this project's. See docs/guides/rllib.md.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 @dataclass(frozen=True, eq=False)
 class ModulePolicy:
-    """The policy of an RLModule in numpy.
+    """An RLModule's policy in NumPy.
 
     Attributes:
-        layers: As `numpy_policy` takes them.
-        activation: Between them, ``tanh`` or ``relu``.
-        log_std: Of continuous actions, ``[A]``; None for choices.
-        choices: Values of each part of an action with several discrete parts; else empty.
-        low, half: An action ``a`` is given to the environment as ``low + (a + 1) · half``, float64 ``[A]``.
+        layers: Layers for `numpy_policy`.
+        activation: Activation between them, ``tanh`` or ``relu``.
+        log_std: log σ of continuous actions, ``[A]``; None for discrete ones.
+        choices: Number of values of each part of an action with several discrete parts, otherwise empty.
+        low, half: The environment gets ``low + (a + 1) · half`` for an action ``a``, float64 ``[A]``.
     """
 
     layers: list[Layer]
@@ -57,13 +57,13 @@ class ModulePolicy:
 
     @classmethod
     def of(cls, module: Any, action_space: Any, *, is_unsquashed: bool) -> ModulePolicy:
-        """Takes over the weights of an RLModule.
+        """Copies the weights of an RLModule.
 
         Args:
             is_unsquashed: RLlib's ``normalize_actions``.
 
         Raises:
-            RunError: It is none that actors can run; the text says what is not.
+            RunError: Actors cannot run this RLModule; see the message.
         """
         if type(module) not in (DefaultPPOTorchRLModule, DefaultAPPOTorchRLModule):
             raise RunError(f"RLModule {type(module).__name__} cannot be converted; allowed: the default one of PPO, "
@@ -96,7 +96,7 @@ class ModulePolicy:
         return cls(layers, activation, log_std, low=low, half=(high - low) / 2.0)
 
     def message(self) -> bytes:
-        """The policy that actors run, whose actions are the environment's."""
+        """Returns the actors' policy, which gives the environment's actions."""
         *hidden, (weight, bias) = self.layers
         if self.log_std is None or not self._is_scaled:
             return numpy_policy(self.layers, activation=self.activation, log_std=self.log_std, choices=self.choices)
@@ -105,7 +105,7 @@ class ModulePolicy:
                             activation=self.activation, log_std=self.log_std + np.log(half))
 
     def outputs(self, observations: Array) -> Array:
-        """RLlib's ``action_dist_inputs``, float32 ``[T, D]``, of observations ``[T, O]``."""
+        """Returns RLlib's ``action_dist_inputs``, float32 ``[T, D]``, for observations ``[T, O]``."""
         *hidden, (last, last_bias) = self.layers
         for weight, bias in hidden:
             observations = observations @ weight.T + bias
@@ -116,7 +116,7 @@ class ModulePolicy:
         return outputs.astype(np.float32)
 
     def sampled(self, trajectory: Trajectory) -> tuple[Array, Array]:
-        """Actions of a trajectory as the RLModule would have sampled them, and their log-probabilities."""
+        """Returns a trajectory's actions as the RLModule would have sampled them, and their log-probabilities."""
         if not self._is_scaled:
             return trajectory.actions, trajectory.log_probs
         actions = (trajectory.actions.astype(np.float64) - self.low) / self.half - 1.0
@@ -128,15 +128,15 @@ class ModulePolicy:
 
 
 class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
-    """Samples for training with actors of a pool; all else, such as evaluation, locally as RLlib does.
+    """Samples training steps with a pool's actors. Everything else, such as evaluation, is local as in RLlib.
 
     Use a subclass with ``pool`` in ``config.env_runners(env_runner_cls=…, num_env_runners=0)``. With APPO and IMPALA,
-    the next call plays while the learner learns. Callbacks may change ``actors`` of ``env_runner`` at any time.
+    the next call samples while the learner learns. Callbacks may change ``actors`` of ``env_runner`` at any time.
 
     Attributes:
         pool: The arguments of `RemotePool`.
-        actors: Of each call. They share the steps that RLlib asks for, rounded up to as many for each.
-        fragment_steps: Of each actor instead, however many RLlib asks for; None = they share.
+        actors: Actors of each call. They share the steps that RLlib requests, rounded up to the same number for each.
+        fragment_steps: Steps of each actor, regardless of RLlib's request; None = they share RLlib's.
         sampled: The trajectories of the last call.
     """
 
@@ -145,10 +145,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     fragment_steps: int | None = None
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
-        """Checks the configuration, and opens the pool. Nothing is spent.
+        """Checks the configuration and opens the pool. Costs nothing.
 
         Raises:
-            RunError: The pool cannot do what the configuration says; the text says what.
+            RunError: The pool does not support the configuration; see the message.
         """
         self._remote: RemotePool | None = None
         if config.num_env_runners and not config.in_evaluation:
@@ -179,10 +179,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def _sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None, explore: bool,
                 random_actions: bool = False, force_reset: bool = False) -> list[SingleAgentEpisode]:
-        """Samples with the pool if a training does; see `SingleAgentEnvRunner.sample`.
+        """Samples with the pool for training; see `SingleAgentEnvRunner.sample`.
 
         Raises:
-            BudgetError: The budget does not hold it. Nothing was started, and the algorithm can be saved.
+            BudgetError: The budget does not hold the call. Nothing was started, and the algorithm can be saved.
             RunError: Actors or the pool's process fail.
         """
         if self._remote is None or num_timesteps is None or random_actions or not explore:
@@ -196,7 +196,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         if isinstance(self.config, IMPALAConfig):
             policy, version = self._ahead or self._submit(self._remote, steps)
             trajectories, self._held, self._ahead = self._held or self._remote.collect(), [], None
-            # If the budget does not hold it, the next call says so, when this one's steps are learned from.
+            # If the budget does not hold it, the next call raises, after this call's steps were used.
             with suppress(BudgetError):
                 self._ahead = self._submit(self._remote, steps)
         else:
@@ -220,12 +220,12 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return ModulePolicy.of(self.module, self.env.single_action_space, is_unsquashed=self.config.normalize_actions)
 
     def _episodes(self, trajectory: Trajectory, policy: ModulePolicy, version: int) -> list[SingleAgentEpisode]:
-        """Cuts a trajectory into its episodes, of which the first may go on from an earlier one."""
+        """Splits a trajectory into episodes. The first may continue an earlier one."""
         observation_space, action_space = self.env.single_observation_space, self.env.single_action_space
         before, after = (array.astype(observation_space.dtype) for array in (
             trajectory.observations, trajectory.next_observations))
-        # Nothing is learned of what is seen after these, which actors do not send. But RLlib standardises advantages
-        # with its value, so that it must not be far off.
+        # Actors do not send the observations after these, and nothing is learned from them. But RLlib standardizes
+        # advantages with their values, so the values must be plausible.
         after[trajectory.terminated] = before[trajectory.terminated]
         outputs, (actions, log_probs) = policy.outputs(trajectory.observations), policy.sampled(trajectory)
         episode = self._open.pop(trajectory.continued_episode, None)
@@ -248,7 +248,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return found
 
     def get_metrics(self) -> dict[str, Any]:
-        """As `SingleAgentEnvRunner.get_metrics`; episodes of the pool count where they end."""
+        """As `SingleAgentEnvRunner.get_metrics`; the pool's episodes count when they end."""
         for finished in self._finished:
             self._log_episode_metrics(*finished)
         self._finished.clear()
@@ -267,7 +267,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """As `SingleAgentEnvRunner.set_state`; open episodes go on, under new ids."""
+        """As `SingleAgentEnvRunner.set_state`; open episodes continue under new ids."""
         if self._remote is not None and POOL in state:
             if not self._held:
                 self._remote.collect()
@@ -276,7 +276,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         super().set_state(state)
 
     def stop(self) -> None:
-        """Closes the pool too."""
+        """Also closes the pool."""
         if self._remote is not None:
             self._remote.close()
         super().stop()
@@ -284,10 +284,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
 def _check(config: AlgorithmConfig, callbacks: list[RLlibCallback], observation_space: gymnasium.Space[Any],
            action_space: Any) -> None:
-    """Raises if actors would do something else than RLlib's own runner.
+    """Raises if actors would behave differently from RLlib's own runner.
 
     Raises:
-        RunError: The text says why.
+        RunError: See the message.
     """
     box, own_steps = gymnasium.spaces.Box, ("on_episode_created", "on_episode_start", "on_episode_step",
                                             "on_episode_end")

@@ -1,4 +1,4 @@
-"""Nitro's detector and scaler for RLlib's PPO; RLlib's interpreter then needs PyHessian too."""
+"""Nitro's detector and scaler for RLlib's PPO. RLlib's interpreter then also needs PyHessian."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from runtime.scaler.nitro import NitroSettings
 class NitroScaling(RLlibCallback):  # type: ignore[misc]
     """Chooses the actors of each call of PPO's `ServerlessEnvRunner`, which needs ``fragment_steps``.
 
-    It measures the convexity ratio of the newest policy on samples of the last call, after each iteration. Iterations
-    must be one call each: a batch of ``actors_min`` fragments at most. A restored training begins with a new window.
+    After each iteration it measures the convexity ratio of the newest policy on samples of the last call. Iterations
+    must be one call each: a batch of at most ``actors_min`` fragments. A restored training begins with a new window.
 
     Attributes:
-        settings: Of the scaler. The pool's most actors must be ``actors_max`` at least.
-        subset_size: Samples that the ratio is measured on.
+        settings: The scaler's settings. The pool must allow at least ``actors_max`` actors.
+        subset_size: Number of samples for the ratio.
         lanczos_steps: See `runtime.detector.convexity.extreme_eigenvalues`.
 
     Paper: Nitro §5.
@@ -53,7 +53,7 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
         self._decide(runner, None)
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
-        """Chooses the actors of the next call, and notes in the result what it measured."""
+        """Chooses the actors of the next call, and adds the measurement to the result."""
         runner, module = algorithm.env_runner, self._learner.module["default_policy"].unwrapped()
         ratio = self._detector.measure(self.problem(module, runner, algorithm.config)).convexity_ratio
         result["nitro"] = {"convexity_ratio": ratio, "boosting_score": self._decide(runner, ratio),
@@ -66,7 +66,7 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
         return decision.boosting_score
 
     def problem(self, module: Any, runner: ServerlessEnvRunner, config: Any) -> CurvatureProblem:
-        """Mean log π(a|s)·Â of samples of the last call, with respect to the policy's parameters. Paper: Theorem 1."""
+        """Returns mean log π(a|s)·Â of the last call's samples, by the policy's parameters. Paper: Nitro Theorem 1."""
 
         def values(observations: Array) -> Array:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which reduction suits a layout: the paper's rule, and the costs by which the paper compares them."""
+"""The paper's rule for choosing a reduction, and its cost model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 
 def ranks_by_device(devices: Sequence[int]) -> list[list[int]]:
-    """Returns the members of each device, the lowest rank first; devices in the order of their numbers.
+    """Returns the members of each device, lowest rank first. Devices are sorted by number.
 
     Args:
-        devices: Of each rank.
+        devices: Device of each rank.
     """
     return [[rank for rank, own in enumerate(devices) if own == device] for device in sorted(set(devices))]
 
 
 def applicable(devices: Sequence[int], *, is_cuda: bool = False) -> tuple[str, ...]:
-    """Returns the strategies that a layout allows.
+    """Returns the strategies that suit a layout.
 
     Args:
-        devices: Of each rank.
+        devices: Device of each rank.
         is_cuda: Whether the tensors are on GPUs. NCCL refuses two members of a team on the same one.
     """
     groups = ranks_by_device(devices)
@@ -31,7 +31,7 @@ def choice_of_paper(devices: Sequence[int]) -> str:
     """Returns the strategy that the paper's rule chooses: mpr, mrr or har.
 
     Args:
-        devices: Of each rank.
+        devices: Device of each rank.
 
     Paper: GMI-DRL, Algorithm 1.
     """
@@ -44,17 +44,17 @@ def choice_of_paper(devices: Sequence[int]) -> str:
 def cost_s(
     reduction: str, *, devices: int, instances: int, model_bytes: float, host_bandwidth: float, link_bandwidth: float
 ) -> float:
-    """Returns the seconds of a reduction by the paper's model.
+    """Returns the seconds of a reduction in the paper's model.
 
-    By it MPR is the cheapest on 4 devices of 4 instances each as long as B₂ < 4 B₁, though Algorithm 1 chooses MRR.
+    In this model, MPR is the cheapest on 4 devices with 4 instances each if B₂ < 4 B₁, though Algorithm 1 chooses MRR.
 
     Args:
         reduction: mpr, mrr or har.
         devices: g.
-        instances: t, of each device.
+        instances: t, instances per device.
         model_bytes: M_p, bytes of a gradient.
-        host_bandwidth: B₁, bytes a second between processes.
-        link_bandwidth: B₂, bytes a second between devices.
+        host_bandwidth: B₁, bytes per second between processes.
+        link_bandwidth: B₂, bytes per second between devices.
 
     Paper: GMI-DRL, Table 2.
     """

@@ -1,9 +1,9 @@
-"""What this machine has, and what each instance gets of it: cores, a share of a GPU, or a slice of one.
+"""Divides this machine among instances: cores, a share of a GPU, or a slice of one.
 
-Paper: GMI-DRL §3 chooses by generation of the GPU and by role, MPS for training and MIG for serving; §6.2 compares them
-with sharing without either (``none``). It does not say how slices come to be: here they are used and never made, since
-that takes root's rights and a GPU that nobody uses.
-Departure: on a GPU that is sliced already, training uses the slices: such a GPU can be nothing else.
+Paper: GMI-DRL §3 chooses by the GPU's generation and by role: MPS for training, MIG for serving. §6.2 compares them
+with sharing without either (``none``). The paper does not say how slices are made. This code uses slices and never
+makes them, because that takes root's rights and an idle GPU.
+Departure: On a GPU that is already sliced, training uses the slices, because it cannot use the whole GPU.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ BACKEND_NAMES: Mapping[Backend, str] = {
     "cores": "each pinned to its share of the cores", "mps": "each with a share of a GPU",
     "mig": "each on a slice of a GPU",
     "none": "none has a part of the machine of its own"}
-"""For people."""
+"""Descriptions for users."""
 MPS_PROGRAM = "nvidia-cuda-mps-control"
 MPS_CLIENTS_MAX = 48
-"""Contexts that an MPS server holds on a device, of Volta and later; 60 since CUDA 13.1. NVIDIA's MPS guide."""
+"""Maximum contexts of an MPS server on a device, Volta or later; 60 since CUDA 13.1. NVIDIA's MPS guide."""
 VOLTA = (7, 0)
-"""Compute capability from which MPS gives shares. NVIDIA's MPS guide, "Volta MPS"."""
+"""Lowest compute capability for which MPS gives shares. NVIDIA's MPS guide, "Volta MPS"."""
 _QUERY = ("--query-gpu=index,name,uuid,memory.total,compute_cap,mig.mode.current", "--format=csv,noheader,nounits")
 _ANSWER_TIMEOUT_S = 60.0
 """Without persistence mode, a driver takes seconds to wake each GPU."""
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: GPU-[^)]+\)")
 _SLICE_LINE = re.compile(r"MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)")
 _MEMORY_MIB = 200
-"""That an instance takes at least, most of it for PyTorch: 206 are measured, of 32 on one machine."""
+"""Minimum memory of an instance, mostly PyTorch's. Measured: 206, with 32 on one machine."""
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _FILES_EACH, _FILES_BESIDES = 2, 40
-"""Files that a process of a run has open for each instance, and besides: 21 of the trainer's are measured."""
+"""Open files of a process of a run, per instance and in addition. Measured: 21 additional files in the trainer."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, as nvidia-smi tells of it.
+    """A GPU as nvidia-smi reports it.
 
     Attributes:
         index: Number, in the order of the PCI bus.
-        name: Of the model.
+        name: Model name.
         uuid: Begins with ``GPU-``.
-        memory_mib: Memory in MiB; None if it is not told, as of one that shares the host's.
-        capability: Compute capability, such as (8, 0); None if it is not told.
-        is_sliced: MIG mode is on, and programs can use its slices alone.
+        memory_mib: Memory in MiB; None if not reported, for example because it shares the host's.
+        capability: Compute capability, such as (8, 0); None if not reported.
+        is_sliced: MIG mode is on, and programs can use its slices only.
         slices: UUIDs of its MIG slices, in nvidia-smi's order.
     """
 
@@ -69,12 +69,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What instances can have here.
+    """The parts of this machine that instances can use.
 
     Attributes:
-        cores: Numbers of the logical cores that this process may use, neighbours side by side.
-        gpus: Those that it may use.
-        problem: What nvidia-smi said instead of naming GPUs; empty if it named them, or is not there.
+        cores: Numbers of the logical cores that this process may use, neighbors side by side.
+        gpus: GPUs that it may use.
+        problem: nvidia-smi's message if it did not list GPUs; empty if it did or is not installed.
         can_pin: Processes can be pinned to cores.
         has_mps: NVIDIA's MPS is installed.
     """
@@ -96,12 +96,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Place:
-    """What an instance has of the machine.
+    """An instance's part of the machine.
 
     Attributes:
-        device: Number of the device that it shares with others, from 0; on a CPU there is one.
-        cores: Those that it runs on; none = whichever.
-        variables: Of its environment, for CUDA; they count until a process has begun to use CUDA.
+        device: Number of the device that it shares with others, from 0; a CPU is one device.
+        cores: Cores that it runs on; empty = any.
+        variables: Environment variables for CUDA. They must be set before a process first uses CUDA.
     """
 
     device: int = 0
@@ -110,11 +110,11 @@ class Place:
 
 
 def look(environ: Mapping[str, str] = os.environ, *, has_gpus: bool = True) -> Machine:
-    """Looks what this machine has.
+    """Returns the resources of this machine.
 
     Args:
-        has_gpus: Whether GPUs count; else nvidia-smi, which may take long, is not asked.
-        environ: Of this process; GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not count.
+            has_gpus: Whether to look for GPUs by running nvidia-smi, which may take long.
+            environ: This process's environment. GPUs hidden by ``CUDA_VISIBLE_DEVICES`` do not count.
     """
     can_pin = hasattr(os, "sched_setaffinity")
     usable = os.sched_getaffinity(0) if can_pin else range(os.cpu_count() or 1)
@@ -130,7 +130,7 @@ def look(environ: Mapping[str, str] = os.environ, *, has_gpus: bool = True) -> M
 
 
 def _ask(*words: str) -> str:
-    """What nvidia-smi answers; it prints to standard output why it fails."""
+    """Returns nvidia-smi's output, which on failure contains the reason."""
     done = subprocess.run(
         ["nvidia-smi", *words], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False)
     if done.returncode:
@@ -139,11 +139,11 @@ def _ask(*words: str) -> str:
 
 
 def order_cores(usable: Collection[int], topology: Path) -> tuple[int, ...]:
-    """Sorts logical cores so that those of a processor, and those of a physical core, stand side by side.
+    """Sorts logical cores so that cores of the same processor, and of the same physical core, are side by side.
 
     Args:
-        usable: Their numbers.
-        topology: Linux' folder that tells what they are part of; a core that is not in it counts by its number.
+        usable: Numbers of the cores.
+        topology: Linux's folder with the cores' topology. A core missing there is sorted by its number.
     """
     def place(core: int) -> tuple[int, int, int]:
         folder = topology / f"cpu{core}" / "topology"
@@ -156,14 +156,15 @@ def order_cores(usable: Collection[int], topology: Path) -> tuple[int, ...]:
 
 
 def parse_gpus(rows: str, listing: str) -> tuple[Gpu, ...]:
-    """Reads nvidia-smi's answers.
+    """Parses nvidia-smi's output.
 
     Args:
-        rows: Of its query, comma-separated: index, name, UUID, MiB, compute capability and MIG mode, a GPU a line.
-        listing: Of ``nvidia-smi -L``, the only answer that names MIG slices by the UUIDs that CUDA takes.
+        rows: Its query's result, comma-separated: index, name, UUID, MiB, compute capability and MIG mode, a GPU per
+            line.
+        listing: Output of ``nvidia-smi -L``, which alone lists MIG slices by the UUIDs that CUDA takes.
 
     Raises:
-        ValueError: A row cannot be understood.
+        ValueError: A row cannot be parsed.
     """
     slices: dict[int, list[str]] = {}
     for line in map(str.strip, listing.splitlines()):
@@ -186,7 +187,7 @@ def _parse_gpu(row: str, slices: Mapping[int, Sequence[str]]) -> Gpu:
 
 
 def _visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
-    """Those that ``CUDA_VISIBLE_DEVICES`` names, by number or by the beginning of a UUID; all if it is not set."""
+    """Returns the GPUs in ``CUDA_VISIBLE_DEVICES``, by number or UUID prefix; all if it is not set."""
     if variable is None:
         return gpus
     names = [name.strip() for name in variable.split(",") if name.strip()]
@@ -206,18 +207,18 @@ def _visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
 def choose_backend(
     machine: Machine, wanted: Backend | Literal["auto"], instances: int, *, is_serving: bool = False
 ) -> tuple[Backend, str]:
-    """Chooses what instances get of a machine.
+    """Chooses how instances share a machine.
 
     Args:
         wanted: ``learner.gmi.backend``.
-        instances: How many there are to be.
-        is_serving: They act, and do not train.
+        instances: Number of instances.
+        is_serving: Whether they act without training.
 
     Returns:
-        The backend; and for people why ``auto`` does not mean what it means elsewhere, empty if it does.
+        The backend, and a remark for users if ``auto`` means something unusual here; empty otherwise.
 
     Raises:
-        ExperimentError: What is wanted is not possible here; or, with ``auto``, nothing that uses the GPUs.
+        ExperimentError: The wanted backend is not possible here, or with ``auto`` no backend can use the GPUs.
     """
     refusals = {backend: _refusal(machine, backend, instances) for backend in BACKENDS}
     order: tuple[Backend, ...] = ("cores", "none")
@@ -232,7 +233,7 @@ def choose_backend(
         for backend in order:
             if not refusals[backend]:
                 return backend, "; ".join(remarks)
-            # That a GPU is whole is nothing to remark.
+            # Do not remark that a GPU is not sliced.
             remarks += [f"not {backend}: {refusals[backend]}"] * (backend != "mig" or machine.slice_count > 0)
         reason = "; ".join(f"not {backend}: {refusals[backend]}" for backend in order)
     allowed = [backend for backend in BACKENDS if not refusals[backend]]
@@ -241,7 +242,7 @@ def choose_backend(
 
 
 def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
-    """Why a backend is not possible; empty if it is."""
+    """Returns why a backend is not possible; empty if it is."""
     sliced = [gpu for gpu in machine.gpus if gpu.is_sliced]
     if backend == "cores":
         return "" if machine.can_pin else "this system does not pin processes to cores"
@@ -270,19 +271,19 @@ def _named(gpus: Sequence[Gpu]) -> str:
 
 
 def _memory_bytes() -> int:
-    """Returns what this machine has."""
+    """Returns this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_memory(key: str, size: int) -> None:
-    """Checks that the memory that instances share is less than this machine has.
+    """Checks that this machine has enough memory for what instances share.
 
     Args:
-        key: What decides on it, with its values.
-        size: In bytes.
+        key: The settings that determine the size, with their values.
+        size: Bytes of shared memory.
 
     Raises:
-        ExperimentError: It is not.
+        ExperimentError: It has too little.
     """
     has = _memory_bytes()
     if size > has:
@@ -291,12 +292,12 @@ def check_memory(key: str, size: int) -> None:
 
 
 def check_room(instances: int) -> None:
-    """Checks that so many instances have room here: memory, and files that a process may have open.
+    """Checks that this machine has room for this many instances: memory and open files.
 
-    Without it a run may be ended by the system, or wait for an instance that it cannot hear.
+    Otherwise the system may end the run, or the run may wait for an instance that it cannot hear.
 
     Raises:
-        ExperimentError: They have none.
+        ExperimentError: There is too little room.
     """
     key = f"learner.gmi.instances = {instances}"
     memory_mib = _memory_bytes() // 2**20
@@ -313,13 +314,13 @@ def check_room(instances: int) -> None:
 
 
 def choose_reduction(backend: Backend, wanted: str) -> str:
-    """Returns how gradients are summed: as wanted, but between MIG slices through the host.
+    """Returns how gradients are summed: as wanted, except that MIG slices sum through the host.
 
     Args:
         wanted: ``learner.gmi.reduction``.
 
     Raises:
-        ExperimentError: Something else is wanted between slices.
+        ExperimentError: Another reduction is wanted between slices.
     """
     if backend != "mig":
         return wanted
@@ -332,11 +333,11 @@ def choose_reduction(backend: Backend, wanted: str) -> str:
 def places(
     machine: Machine, backend: Backend, instances: int, variables: Mapping[str, str] | None = None
 ) -> tuple[Place, ...]:
-    """Divides a machine fairly among instances; neighbours share a device, and have neighbouring cores.
+    """Divides a machine evenly among instances. Neighbors share a device and have neighboring cores.
 
     Args:
-        backend: As `choose_backend` returned it for as many instances.
-        variables: With ``mps`` those by which programs find its daemon, `runtime.gmi.mps.MpsDaemon.variables`.
+        backend: Result of `choose_backend` for this number of instances.
+        variables: With ``mps``, variables by which programs find its daemon (`runtime.gmi.mps.MpsDaemon.variables`).
     """
     cores = [() if backend == "none" or not machine.can_pin else tuple(machine.cores[start:end])
              for start, end in _divided(len(machine.cores), instances)]
@@ -356,23 +357,23 @@ def places(
 
 
 def _divided(count: int, parts: int) -> list[tuple[int, int]]:
-    """Bounds of as many parts of a sequence; at least one long, so that parts share if there are too few."""
+    """Returns the bounds of parts of a sequence. Parts have at least one element and overlap if there are too few."""
     bounds = [(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
     return [(start, max(end, start + 1)) for start, end in bounds]
 
 
 def _spread_slices(gpus: Sequence[Gpu], instances: int) -> list[tuple[int, str]]:
-    """Numbers of GPUs and UUIDs of their slices: of each GPU one before of any two, and neighbours together."""
+    """Returns GPU numbers and slice UUIDs: one slice of each GPU before a second of any, neighbors together."""
     ranked = sorted((rank, device, uuid) for device, gpu in enumerate(gpus) for rank, uuid in enumerate(gpu.slices))
     return [(device, uuid) for device, _, uuid in sorted((device, rank, uuid)
                                                          for rank, device, uuid in ranked[:instances])]
 
 
 def _share(gpu: Gpu, clients: int, variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of one of a GPU's MPS clients: a fair share of its threads and of its memory.
+    """Returns the variables of one of a GPU's MPS clients: an even share of its threads and memory.
 
-    NVIDIA's MPS guide, "Environment Variables". A program sees one device, whose number is 0. That the limit of memory
-    counts devices as the program sees them is how people use it; the guide does not say so.
+    See NVIDIA's MPS guide, "Environment Variables". A program sees one device, numbered 0. The memory limit counts
+    devices as the program sees them; that is common usage, but not in the guide.
     """
     memory = {} if gpu.memory_mib is None else {
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={gpu.memory_mib // clients}M"}

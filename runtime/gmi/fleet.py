@@ -1,4 +1,4 @@
-"""The instances as actors: trajectories stay in the instances, which report only the episodes."""
+"""A fleet of instances. Trajectories remain in the instances, which report only episodes."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"
-"""What the processes run, as fleets take it: one event at a time, or several."""
+"""Handler of the processes, in the form that fleets take it, for one event or several at a time."""
 INSTANCE_FIELDS: dict[str, type] = {"store": str, "token": str, "instance": int, "cores": list, "variables": dict}
 """Fields of every event: the store with the learner's states and the prefix of their names, the instance's number, and
 its share of the machine (see `runtime.gmi.devices.Place`)."""
 
 
 class InstancesFleet(InlineFleet):
-    """A fleet of instances, one process each; also the run's cache, as an `InlineFleet` is.
+    """A fleet of instances, one process each. Like an `InlineFleet`, it is also the run's cache.
 
     The instances take slots in turn: slot ``s`` always belongs to instance ``s mod n``.
 
     Attributes:
-        places: Of the instances.
-        reduction: How they sum gradients; ``auto`` is settled with the first update.
-        processes: Ids of the processes that answered last, by instance.
-        memory: What all events say of memory that instances share; nothing if none do.
+        places: The instances' parts of the machine.
+        reduction: How they sum gradients; the first update settles ``auto``.
+        processes: Id of the process that last answered, by instance.
+        memory: Fields about shared memory for all events; empty if instances share none.
     """
 
     memory: Mapping[str, Any] = {}
 
     def __init__(self, fleet: Fleet, places: Sequence[Place], *, reduction: str, bytes_max: int) -> None:
-        """Carries messages for a local fleet, which it closes with itself.
+        """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
             fleet: One process for each instance.
-            places: Of the instances.
-            reduction: As ``learner.gmi.reduction``.
-            bytes_max: Largest message that an instance may bring.
+            places: The instances' parts of the machine.
+            reduction: ``learner.gmi.reduction``.
+            bytes_max: Maximum size of an instance's message.
         """
         super().__init__(fleet, bytes_max=bytes_max)
         self.places, self.reduction, self.processes = places, reduction, dict[int, int]()
@@ -49,14 +49,14 @@ class InstancesFleet(InlineFleet):
         """Does nothing: the instances have the weights."""
 
     def shares(self, slots: Sequence[int], steps: Sequence[int]) -> dict[int, list[int]]:
-        """Returns which trajectories of a batch each instance trains on: those that it played.
+        """Returns which trajectories of a batch each instance trains on: its own.
 
         Args:
-            slots: By trajectory.
-            steps: Of each.
+            slots: Slot of each trajectory.
+            steps: Steps of each trajectory.
 
         Returns:
-            By instance, ascending, the places of its trajectories; instances without any are left out.
+            By instance, ascending, the indices of its trajectories. Instances without trajectories are left out.
         """
         found: dict[int, list[int]] = {}
         for column, slot in enumerate(slots):
@@ -64,15 +64,15 @@ class InstancesFleet(InlineFleet):
         return dict(sorted(found.items()))
 
     def event_of(self, invocation_id: str) -> Mapping[str, Any]:
-        """Returns what an instance needs to train on a trajectory: the event with which it can play it once more."""
+        """Returns the event of a trajectory, with which an instance can train on it or play it again."""
         return self._played[invocation_id]
 
     def forget(self) -> None:
-        """Forgets the round's events, once its trajectories have been trained on."""
+        """Forgets the round's events, after training on its trajectories."""
         self._played.clear()
 
     def instance_of(self, slot: int) -> int:
-        """Returns which instance plays a slot."""
+        """Returns the instance that plays a slot."""
         return slot % len(self.places)
 
     def _loaded(self, invocation: Invocation) -> Invocation:
@@ -91,6 +91,6 @@ class InstancesFleet(InlineFleet):
         if outcome.response is not None and "instance" in outcome.response:
             self.processes[outcome.response["instance"]] = outcome.response["process"]
         elif outcome.status != "ok" and (event := self._played.get(outcome.invocation_id)):
-            # Another process takes its place, mostly.
+            # Usually another process replaces it.
             self.processes.pop(event["instance"], None)
         return super()._passed(outcome)

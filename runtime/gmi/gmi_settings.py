@@ -1,4 +1,4 @@
-"""Settings of instances: how many, what each of them does, and how their gradients are summed."""
+"""Settings of instances: their number, their roles, and how their gradients are summed."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ class GmiSettings(UpdaterSettings):
         "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "environment.vector", "fleet.processes")
 
     layout: Literal["holistic", "asynchronous"] = Field(
-        "holistic", description="what instances do; holistic = each plays, and trains on what it played; asynchronous "
-        "= three of four play, one of four trains on what those played, and neither waits for the other")
+        "holistic", description="roles of instances; holistic = each plays and trains on its own samples; asynchronous "
+        "= three of four play, one of four trains on their samples, and neither waits for the other")
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
-        "auto", description="instances; auto = one a core, in a deployment one a vCPU of the smallest of "
-        "learner.instance_types, and no more than a round has actors for those that play")
+        "auto", description="number of instances; auto = one per core, in a deployment one per vCPU of the smallest of "
+        "learner.instance_types, at most one playing instance per actor of a round")
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
-        "auto", description="environments that an instance plays at the same time; auto = its share of a "
-        "round's actors, at most 16, and all of it with environment.backend = warp. It does not change what is played")
+        "auto", description="environments that an instance plays at once; auto = its share of a "
+        "round's actors, at most 16, or the whole share with environment.backend = warp; does not change results")
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
-        "auto", description="what an instance has of the machine; cores = cores of its own; mps = a share of a GPU by "
-        "NVIDIA's MPS; mig = a slice of a GPU that is there already; none = what the system gives it; auto = mps if "
-        "there is a GPU, else cores")
+        "auto", description="an instance's part of the machine; cores = cores of its own; mps = a share of a GPU by "
+        "NVIDIA's MPS; mig = an existing slice of a GPU; none = whatever the system assigns; auto = mps if "
+        "there is a GPU, otherwise cores")
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
         "auto", description="how gradients are summed; mpr = through the host's memory; mrr = in rings over GPUs; "
-        "har = in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; "
-        "auto = what is measured to be the quickest when the run begins, and stays")
+        "har = in each GPU, then over their leaders; flat = PyTorch's own sum; paper = the paper's Algorithm 1; "
+        "auto = the fastest as measured when the run begins; it does not change later")
 
     @property
     def instances_at_once(self) -> int:
-        """Those that play."""
+        """Number of instances that play."""
         return self.instances - self.trainers if self.instances != "auto" else 0
 
     @property
     def trainers(self) -> int:
-        """Instances that train and do not play."""
+        """Number of instances that train without playing."""
         if self.layout == "holistic" or self.instances == "auto":
             return 0
         return max(1, self.instances // 4)
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what instances cannot have."""
+        """Yields the settings that instances cannot use."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm
         if experiment.scaler.kind != "fixed":
-            yield (f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} stays as it is while a run goes on, "
-                   "and with it the number of actors; allowed: fixed, or learner.kind = instance")
+            yield (f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} and its number of actors cannot "
+                   "change during a run; allowed: fixed, or learner.kind = instance")
         if experiment.fleet.kind not in ("auto", "local"):
             yield f"fleet.kind = {experiment.fleet.kind}: instances play themselves ({kind}); allowed: auto | local"
         is_holistic = self.layout == "holistic"

@@ -22,22 +22,22 @@ def join_group(
     *, rank: int, devices: Sequence[int], store: Store, name: str, reduction: str, timeout_s: float, device: str,
     elements: int,
 ) -> InstanceGroup:
-    """Joins a group; returns when all members have.
+    """Joins a group. Returns when all members have joined.
 
     Args:
-        rank: Which member this one is, from 0.
-        devices: The device of each rank; their number is the size of the group.
-        store: Where the members find each other; hosted by a process that outlives the group.
-        name: Of the group. New in this store: after a death all others leave, and join one of another name.
-        reduction: mpr, mrr, har or flat; paper = as Algorithm 1 chooses; auto = the quickest of those that the layout
-            allows, measured now. Another choice rounds sums differently: give a resumed run its `reduction` by name.
-        timeout_s: Seconds that a member waits for another at most, here and in a sum.
+        rank: Rank of this member, from 0.
+        devices: The device of each rank. Their number is the size of the group.
+        store: Where the members find each other, hosted by a process that outlives the group.
+        name: Name of the group, new in this store. After a death, all others leave and join a group of another name.
+        reduction: mpr, mrr, har or flat; paper = Algorithm 1 chooses; auto = the fastest that the layout allows,
+            measured now. Another choice rounds sums differently: give a resumed run its `reduction` by name.
+        timeout_s: Maximum seconds that a member waits for another, here and in a sum.
         device: Where the tensors are: ``cpu``, or this instance's ``cuda:N``.
-        elements: float32 numbers of a usual sum. Longer ones work, piece by piece.
+        elements: float32 numbers of a usual sum. Longer sums work piece by piece.
 
     Raises:
         ExperimentError: The layout does not allow the reduction.
-        RunError: A member does not come in time, or is gone.
+        RunError: A member does not join in time, or is gone.
     """
     return InstanceGroup(rank, devices, store, name, reduction, timeout_s, device, elements)
 
@@ -46,15 +46,15 @@ class InstanceGroup:
     """A member's view of the group; see `runtime.learner.actor_critic.Group`.
 
     Attributes:
-        rank: Which member this one is.
-        size: How many they are.
-        reduction: The strategy that was chosen: mpr, mrr, har or flat.
+        rank: Rank of this member.
+        size: Number of members.
+        reduction: The chosen strategy: mpr, mrr, har or flat.
         reduce_s: Seconds that this member has spent in sums.
     """
 
     def __init__(self, rank: int, devices: Sequence[int], store: Store, name: str, reduction: str, timeout_s: float,
                  device: str, elements: int) -> None:
-        """Joins it; see `join_group`."""
+        """Joins the group; see `join_group`."""
         self._devices, self._device, self._elements = tuple(devices), device, elements
         self._store, self._name, self._timeout_s = store, name, timeout_s
         self.rank, self.size, self.reduce_s, self._made = rank, len(devices), 0.0, 0
@@ -80,12 +80,12 @@ class InstanceGroup:
 
     @property
     def messages(self) -> int:
-        """Messages that this member has sent; another member that reads its memory counts as one."""
+        """Number of messages that this member has sent. A read of its memory by another member counts as one."""
         return self._mesh.messages
 
     @property
     def bytes_sent(self) -> int:
-        """Their bytes."""
+        """Bytes of these messages."""
         return self._mesh.bytes_sent
 
     @property
@@ -95,11 +95,11 @@ class InstanceGroup:
 
     @property
     def waited_s(self) -> float:
-        """Of `reduce_s`, seconds of waiting for others; where torch.distributed sums, all that it takes."""
+        """Seconds of `reduce_s` spent waiting for others. Sums by torch.distributed count completely."""
         return self._mesh.waited_s
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replaces each by its sum over all members, the same bits in all of them. What raises is the last sum.
+        """Replaces each tensor by its sum over all members, with the same bits in all. After an error, sums end.
 
         Args:
             tensors: float32 or float64, of any shapes.
@@ -130,12 +130,12 @@ class InstanceGroup:
 
     def leave(self) -> None:
         """Leaves the group without waiting for the others; idempotent."""
-        # The others are told first.
+        # Tell the others first.
         self._mesh.close()
         self._drop()
 
     def _flat(self, dtype: torch.dtype, length: int) -> torch.Tensor:
-        # Kept: fresh memory costs more than the copy into it.
+        # Keep it, because fresh memory costs more than the copy into it.
         if dtype not in self._buffers or len(self._buffers[dtype]) < length:
             self._buffers[dtype] = torch.empty(length, dtype=dtype, device=self._device)
         return self._buffers[dtype][:length]
@@ -170,7 +170,7 @@ class InstanceGroup:
                 trials.append(time.monotonic() - started_s)
             seconds.append(statistics.median(trials[1:]))
             self._drop()
-        # All choose by the same sums.
+        # All members choose by the same sums.
         total = torch.tensor(seconds, dtype=torch.float64)
         Ring(self._mesh, everyone).all_reduce(total)
         return names[int(total.argmin())]

@@ -1,6 +1,6 @@
-"""Keeps the layouts that searches have found, each for one machine and one workload, in the user's cache directory.
+"""Keeps layouts found by searches, each for one machine and one workload, in the user's cache directory.
 
-Nothing depends on what is kept: what cannot be written or read again is measured anew, and the reason is told.
+Nothing depends on these files. Unreadable or unwritable ones are reported, and the layout is measured again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 _LIBRARIES = ("torch", "numpy", "gymnasium", "mujoco")
 
 Key = Mapping[str, Any]
-"""What decides on how fast a layout is: values that JSON has."""
+"""Everything that affects a layout's speed, as JSON values."""
 
 
 def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()) -> Key:
-    """Returns what a layout is kept for: this machine, its libraries, and of an experiment what decides on speed.
+    """Returns a layout's key: this machine, its libraries, and the settings that affect speed.
 
     Args:
-        experiment: Its environment, network, algorithm, and what a round has.
-        cores: That may be used.
-        gpus: Names of those that are there.
+        experiment: The experiment; its environment, network, algorithm and round count.
+        cores: Usable cores.
+        gpus: Names of the GPUs.
     """
     algorithm = experiment.algorithm
     key = {"processor": processor(), "cores": cores, "gpus": list(gpus),
@@ -48,7 +48,7 @@ def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()
 
 
 def keep(key: Key, layout: Layout) -> str:
-    """Keeps a layout instead of what was kept before; returns why it could not, empty if it is kept."""
+    """Keeps a layout and replaces an earlier one. Returns the reason if it fails, otherwise an empty string."""
     try:
         path = _path(key)
         make_directory(path.parent)
@@ -59,7 +59,7 @@ def keep(key: Key, layout: Layout) -> str:
 
 
 def kept_layout(key: Key) -> tuple[Layout | None, str]:
-    """Returns the layout that is kept; or None, and why a file that is there is ignored, empty if there is none."""
+    """Returns the kept layout, or None and the reason why an existing file is ignored; empty without a file."""
     try:
         path = _path(key)
         found = from_json(read_regular(path))
@@ -79,10 +79,10 @@ def kept_layout(key: Key) -> tuple[Layout | None, str]:
 
 
 def _path(key: Key) -> Path:
-    """Returns where a layout is kept.
+    """Returns the path of a kept layout.
 
     Raises:
-        RuntimeError: The user has no home.
+        RuntimeError: The user has no home directory.
     """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     folder = given if given.is_absolute() else Path("~/.cache").expanduser()

@@ -1,4 +1,4 @@
-"""How teams of members sum and copy tensors among themselves: rings of our own, or the library's operations."""
+"""Teams of members that sum and copy tensors: by our own rings or the library's operations."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from runtime.gmi.mesh import PATIENCE_S, Mesh
 _POLL_S = 20e-6
 _WATCH_S = 0.05
 _MEETING_S = 30.0
-"""Seconds for all, who are there, to meet again in torch's group: the library does not look for deaths meanwhile."""
+"""Seconds for all, who are alive, to meet again in torch's group. The library does not notice deaths meanwhile."""
 
 
 class Team(Protocol):
     """Some members, in the order of a ring."""
 
     def all_reduce(self, flat: torch.Tensor) -> None:
-        """Replaces a vector by its sum over the team, the same bits in all."""
+        """Replaces a vector by its sum over the team, bit-identical in all members."""
 
     def broadcast(self, flat: torch.Tensor) -> None:
-        """Replaces a vector by that of the team's first member."""
+        """Replaces a vector by the vector of the team's first member."""
 
 
 class Links(Protocol):
-    """What makes teams."""
+    """Makes teams."""
 
     def team(self, ranks: Sequence[int]) -> Team:
-        """Makes a team. All members of the group make the same teams in the same order, also those of others."""
+        """Makes a team. All members make the same teams in the same order, including teams without them."""
 
     def close(self) -> None:
-        """Ends them, without waiting for others."""
+        """Closes the links without waiting for others."""
 
 
 class SocketLinks:
@@ -54,7 +54,7 @@ class SocketLinks:
         return Ring(self._mesh, ranks)
 
     def close(self) -> None:
-        """Ends nothing: the sockets are the mesh's."""
+        """Does nothing, because the mesh owns the sockets."""
 
 
 class Ring:
@@ -87,17 +87,17 @@ class Ring:
 
 
 class TorchLinks:
-    """Teams over torch.distributed: NCCL between GPUs, gloo else. What it sends is not counted."""
+    """Teams over torch.distributed: NCCL between GPUs, otherwise gloo. Its messages are not counted."""
 
     def __init__(self, mesh: Mesh, store: Store, name: str, *, is_cuda: bool, timeout_s: float) -> None:
-        """Joins torch's process group; there is one at a time in a process.
+        """Joins torch's process group; a process has one at a time.
 
         Args:
-            mesh: Tells of deaths.
+            mesh: Reports deaths.
             store: Where the members find each other.
-            name: Of the group; new in this store.
+            name: Name of the group, new in this store.
             is_cuda: Whether the tensors are on GPUs.
-            timeout_s: Seconds that an operation takes at most.
+            timeout_s: Maximum seconds of an operation.
 
         Raises:
             RuntimeError: A member is gone, or does not come in time.
@@ -117,7 +117,7 @@ class TorchLinks:
         return _TorchTeam(self, made, ranks[0])
 
     def finish(self, work: distributed.Work) -> None:
-        """Looks for the end instead of waiting for it: a wait for a process that is gone may be a long one.
+        """Polls for the end instead of waiting, because waiting for a dead process may take long.
 
         Raises:
             RunError: A member is gone, or the operation takes too long.
@@ -130,7 +130,7 @@ class TorchLinks:
                     raise RunError(f"no answer for {self._timeout_s:g} s")
             work.wait()
         except RuntimeError:
-            # Whoever left may have left because of a death, which is about to be seen.
+            # A member may have left because of a death that the mesh is about to notice.
             self._mesh.watch(PATIENCE_S)
             raise
         self._mesh.waited_s += time.monotonic() - started_s
@@ -139,14 +139,14 @@ class TorchLinks:
         if self._is_cuda:
             time.sleep(_POLL_S)
         else:
-            # Raises in vain, or what the operation raised, as the next wait does.
+            # Ignore errors here: the next wait raises what the operation raised.
             with suppress(RuntimeError):
                 work.wait(timedelta(seconds=_WATCH_S))
         return work.is_completed()
 
     def close(self) -> None:
         if self._is_cuda:
-            # An orderly end would wait for the others.
+            # An orderly shutdown would wait for the others.
             distributed.distributed_c10d._abort_process_group()
         else:
             distributed.destroy_process_group()
@@ -164,10 +164,10 @@ class _TorchTeam:
 
 
 _ENVIRONMENT = {
-    # Nothing listens where another machine could reach it.
+    # Listen where no other machine can connect.
     "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     "NCCL_SOCKET_IFNAME": "lo",
-    # NCCL's watchdog ends the process; here a process that ended is told from one that is slow, and the run is saved.
+    # NCCL's watchdog would end the process. The mesh distinguishes dead from slow processes and saves the run.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
 }
 

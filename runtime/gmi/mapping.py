@@ -1,4 +1,4 @@
-"""Models what it is worth to give each task instances of its own, or to have them share one.
+"""Models the throughput of tasks with instances of their own, and of tasks that share instances.
 
 Paper: GMI-DRL §5.1, Tables 3 to 5, equations 2 and 3. TOP = R_all / R · 1 / (T + COM / BW).
 """
@@ -15,9 +15,9 @@ class Task:
     """The simulator, the agent or the trainer.
 
     Attributes:
-        seconds: T_s, T_a or T_t: what it takes in an iteration.
+        seconds: T_s, T_a or T_t: time per iteration.
         resources: R_s, R_a or R_t: share of the machine that it needs while it runs.
-        sharing: α or β: the part of its resources that counts for each simulator when several share it.
+        sharing: α or β: fraction of its resources that counts for each simulator when several share it.
     """
 
     seconds: float
@@ -26,13 +26,13 @@ class Task:
 
 
 def throughput(tasks: Sequence[Task], *, is_colocated: bool, transfer_s: float) -> float:
-    """Returns iterations a second of a whole machine.
+    """Returns iterations per second of a whole machine.
 
     Args:
-        tasks: Those of an iteration, which follow one another.
-        is_colocated: Whether they share an instance, which then must hold the largest of them; else each has
+        tasks: The tasks of an iteration, one after another.
+        is_colocated: Whether they share an instance, which must then hold the largest of them. Otherwise each has
             instances of its own, which other tasks share.
-        transfer_s: COM / BW: what an iteration moves between instances, seconds.
+        transfer_s: COM / BW: seconds to move an iteration's data between instances.
     """
     seconds = math.fsum(task.seconds for task in tasks)
     resources = (max(task.resources for task in tasks) if is_colocated else
@@ -41,25 +41,25 @@ def throughput(tasks: Sequence[Task], *, is_colocated: bool, transfer_s: float) 
 
 
 def serving_bytes(state: float, action: float, reward: float) -> float:
-    """Returns COM of a step between a simulator and an agent in instances of their own, as Table 4."""
+    """Returns COM of a step between a simulator and an agent in separate instances, as in Table 4."""
     return 2.0 * state + action + reward
 
 
 def training_bytes(
     state: float, action: float, reward: float, *, steps: int, model: float, instances: int, is_colocated: bool
 ) -> float:
-    """Returns COM of an iteration, as Table 5.
+    """Returns COM of an iteration, as in Table 5.
 
-    Departure: the paper's S, A and W are of "a single" vector. The experience of an iteration is that of all
-    environments of an instance, and only so does it outweigh the model, as the paper's conclusion needs.
+    Departure: the paper's S, A and W are of "a single" vector. Here an iteration's experience is from all environments
+    of an instance. Only then does it outweigh the model, as the paper's conclusion requires.
 
     Args:
         state: S: bytes of a step's observations.
         action: A: bytes of its actions.
         reward: W: bytes of its rewards.
-        steps: m: before a training.
+        steps: m: steps before a training.
         model: M_p: bytes of the policy.
-        instances: n: all of them.
+        instances: n: number of all instances.
         is_colocated: Whether simulator, agent and trainer share an instance.
     """
     reduced = 2.0 * (instances - 1) * model / instances

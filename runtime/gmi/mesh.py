@@ -1,4 +1,4 @@
-"""Sockets between all members of a group, on one machine: who dies is noticed at once, and by all."""
+"""Sockets between all members of a group, on one machine. All members notice a death at once."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from runtime.processes.sockets import socket_parent
 
 _DIRECTORY, _CALLED_OFF = "directory", "called-off"
 PATIENCE_S = 0.2
-"""Seconds until the death is seen that made another member leave."""
+"""Seconds in which to notice the death that made another member leave."""
 _LOOK_S = 0.005
 _HANG_UP = select.POLLHUP | select.POLLERR
 Parts = Mapping[int, memoryview]
-"""Bytes that go to each of some members, or come from it."""
+"""Bytes to or from each of some members."""
 _Rest = dict[int, memoryview]
 
 
 class Mesh:
     """One Unix-domain socket between every two members.
 
-    The kernel closes a member's sockets when it dies, however it dies. So a member that waits, for whomever it waits,
-    learns at once of a death anywhere in the group. Who leaves in order says so in the store before.
+    The kernel closes a member's sockets when it dies, however it dies. So a waiting member learns at once of a death
+    anywhere in the group, no matter which member it waits for. Orderly leavers first say so in the store.
 
     Attributes:
-        rank: Which member this one is, from 0.
-        size: How many they are.
-        messages: Messages that this member has sent, without those of barriers.
-        bytes_sent: Their bytes.
+        rank: Rank of this member, from 0.
+        size: Number of members.
+        messages: Number of messages that this member has sent, without barriers.
+        bytes_sent: Bytes of these messages.
         bytes_received: Bytes of the messages that it has received.
         waited_s: Seconds that it has waited for others.
     """
 
     def __init__(self, rank: int, size: int, store: Store, name: str, *, timeout_s: float) -> None:
-        """Connects all members; returns when all are.
+        """Connects all members. Returns when all are connected.
 
         Args:
-            rank: Which member this one is.
-            size: How many they are.
+            rank: Rank of this member.
+            size: Number of members.
             store: Where they find each other.
-            name: Of the group; new in this store.
-            timeout_s: Seconds that a member waits for another at most.
+            name: Name of the group, new in this store.
+            timeout_s: Maximum seconds that a member waits for another.
 
         Raises:
-            RunError: One does not come in time.
+            RunError: A member does not join in time.
         """
         self.rank, self.size = rank, size
         self.messages = self.bytes_sent = self.bytes_received = 0
@@ -64,7 +64,7 @@ class Mesh:
         directory: Path | None = None
         try:
             if rank == 0:
-                # Only its owner may look into it, and so connect.
+                # Only its owner may enter it and connect.
                 directory = Path(tempfile.mkdtemp(prefix="gmi-", dir=socket_parent()))
                 self._store.set(_DIRECTORY, str(directory))
             directory = Path(self._awaited(_DIRECTORY).decode())
@@ -82,11 +82,11 @@ class Mesh:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def exchange(self, sends: Parts, receives: Parts) -> None:
-        """Sends and receives at the same time; returns when both are done.
+        """Sends and receives at the same time. Returns when both are done.
 
         Args:
-            sends: What goes out.
-            receives: What is filled.
+            sends: Bytes to send.
+            receives: Buffers to fill.
 
         Raises:
             RunError: A member is gone, or does not answer in time.
@@ -96,12 +96,12 @@ class Mesh:
         self._transfer(outgoing, incoming)
 
     def barrier(self, ranks: Sequence[int]) -> None:
-        """Returns when all of some members have called it.
+        """Returns when all of these members have called it.
 
-        What they have written to shared memory before is then seen by all: the kernel orders it.
+        All of them then see what each wrote to shared memory before the call: the kernel orders it.
 
         Raises:
-            RunError: A member is gone, or does not come in time.
+            RunError: A member is gone, or does not call it in time.
         """
         token = memoryview(bytearray(1))
         first, *others = ranks
@@ -112,13 +112,13 @@ class Mesh:
             self._transfer({first: token}, {first: token})
 
     def count(self, messages: int, *, sent: int, received: int) -> None:
-        """Counts messages that went another way."""
+        """Counts messages that were sent in another way."""
         self.messages += messages
         self.bytes_sent += sent
         self.bytes_received += received
 
     def send_file(self, descriptor: int, ranks: Iterable[int]) -> None:
-        """Opens a file of this member in others, which call `receive_file`.
+        """Opens a file of this member in other members, which call `receive_file`.
 
         Raises:
             RunError: A member is gone.
@@ -131,7 +131,7 @@ class Mesh:
         """Returns the descriptor of a file that another member has sent.
 
         Raises:
-            RunError: It is gone, or does not send one in time.
+            RunError: The member is gone, or does not send one in time.
         """
         with self._naming_the_dead():
             while True:
@@ -143,7 +143,7 @@ class Mesh:
                 self._wait(set(), {rank})
 
     def watch(self, seconds: float) -> None:
-        """Waits, and raises as soon as a member dies.
+        """Waits, but raises as soon as a member dies.
 
         Raises:
             RunError: A member is gone.
@@ -153,7 +153,7 @@ class Mesh:
             self._hear(found)
 
     def close(self) -> None:
-        """Leaves the others; idempotent."""
+        """Leaves the group; idempotent."""
         with suppress(RuntimeError):
             self._store.set(f"left/{self.rank}", "")
         for connection in self._sockets.values():
@@ -213,7 +213,7 @@ class Mesh:
         try:
             yield
         except OSError as error:
-            # Whoever left may have left because of a death, which is about to be seen.
+            # A member may have left because of a death that this one is about to notice.
             self.watch(PATIENCE_S)
             raise RunError(f"a member of group {self._name} has left: {error}") from error
 
@@ -243,12 +243,12 @@ class Mesh:
 
 
 def call_off(store: Store, name: str) -> None:
-    """Has all who wait for the members of a group give up, as one will not come; what has been joined goes on."""
+    """Makes members that wait for a group to form give up, as one will not come. Formed groups continue."""
     PrefixStore(name, store).set(_CALLED_OFF, "")
 
 
 def remove_directory(store: Store, name: str) -> None:
-    """Removes what a group's members, all killed while they connected, may have left behind."""
+    """Removes files left behind if all members of a group were killed while connecting."""
     prefixed = PrefixStore(name, store)
     if prefixed.check([_DIRECTORY]):
         shutil.rmtree(prefixed.get(_DIRECTORY).decode(), ignore_errors=True)

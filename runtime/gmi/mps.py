@@ -1,9 +1,9 @@
-"""NVIDIA's MPS for one run: a control daemon of its own, which ends with the run, however that ends.
+"""NVIDIA's MPS for one run: a control daemon of its own, which ends with the run, however the run ends.
 
-As NVIDIA's guide "Multi-Process Service" has it (docs.nvidia.com/deploy/mps): the daemon is started in the foreground
-with ``-f``, and ended by ``quit`` on the standard input of the same program without options. ``quit`` ends the servers
-too; a daemon that is killed leaves them behind. Programs find it by the directory of its pipes, and no daemon starts
-where another has its pipes. Tests have a program that does what the guide says; the real one was seen on an H100.
+Follows NVIDIA's guide "Multi-Process Service" (docs.nvidia.com/deploy/mps). The daemon is started in the foreground
+with ``-f``. ``quit`` on the standard input of the same program without options ends it and its servers; a killed daemon
+leaves its servers behind. Programs find the daemon by the directory of its pipes, and no daemon starts where another
+has its pipes. Tests use a program that follows the guide. The real one was tried on an H100.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from runtime.records.layout import MPS
 
 START_TIMEOUT_S = 20.0
 _PIPES_BYTES_MAX = 80
-"""A Unix socket's path has at most 107 bytes, of which the longest name in the directory takes some. Where it has more,
-the daemon says no more than "Cannot find MPS control daemon process"."""
+"""A Unix socket's path has at most 107 bytes, including the longest name in the directory. If it is longer, the daemon
+only says "Cannot find MPS control daemon process"."""
 _FAREWELL = f'echo quit | CUDA_MPS_PIPE_DIRECTORY="$GUARDED_DIRECTORY" {MPS_PROGRAM}'
 _OF_CLIENTS = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 """In a daemon's environment they would limit all its clients."""
@@ -35,18 +35,18 @@ class MpsError(RunError):
 
 
 class MpsDaemon:
-    """A running MPS daemon; gone after `close`, or when this process has ended.
+    """A running MPS daemon. It ends with `close` or with this process.
 
     Attributes:
-        variables: Of the environment of programs that shall use it.
+        variables: Environment variables of programs that use it.
     """
 
     def __init__(self, directory: Path, gpus: Sequence[Gpu]) -> None:
-        """Starts it, and waits until it answers.
+        """Starts the daemon and waits until it answers.
 
         Args:
-            directory: The run's; takes the pipes, unless their paths were too long there, and in ``mps`` the logs.
-            gpus: Those that it shares out; programs name them by UUID.
+            directory: The run's directory. Holds the pipes, unless their paths were too long, and the logs in ``mps``.
+            gpus: GPUs to share; programs name them by UUID.
 
         Raises:
             MpsError: It does not start.
@@ -74,7 +74,7 @@ class MpsDaemon:
         return self._guarded.is_alive
 
     def close(self) -> None:
-        """Ends the daemon and its servers, and removes its pipes; idempotent. The logs stay."""
+        """Ends the daemon and its servers, and removes its pipes. Keeps the logs. Idempotent."""
         self._guarded.end()
 
     def _wait_until_ready(self, log_path: Path) -> None:
@@ -97,7 +97,7 @@ class MpsDaemon:
 
 
 def _pipes_parent(directory: Path) -> Path:
-    """Where the directory of pipes is made: in the run's, or else in a shorter one for temporary files."""
+    """Returns the parent of the pipes' directory: the run's, or a shorter one for temporary files."""
     for parent in (directory, Path(tempfile.gettempdir())):
         if len(os.fsencode(parent)) + len("/mps-12345678") <= _PIPES_BYTES_MAX:
             return parent

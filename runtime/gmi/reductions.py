@@ -1,7 +1,7 @@
-"""How the gradients of all instances are summed, by where the instances are.
+"""Strategies for summing the gradients of all instances, by the instances' devices.
 
-Paper: GMI-DRL §4.1, Figure 4. A strategy sums; whoever wants the mean divides. Every strategy ends with the same bits
-in all members, and with the same bits again for the same layout: each element is summed in one place, in one order.
+Paper: GMI-DRL §4.1, Figure 4. A strategy sums; the caller divides to get the mean. The result has the same bits in all
+members, and the same bits again for the same layout: each element is summed in one place, in one order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.gmi.shared_memory import SharedMemory
 
 
 class Reduction(Protocol):
-    """A strategy."""
+    """Interface of a strategy."""
 
     def sum(self, flat: torch.Tensor) -> None:
         """Replaces a vector by its sum over all members."""
@@ -27,8 +27,8 @@ class Reduction(Protocol):
 class MultiProcess:
     """MPR: all instances, through the host's memory.
 
-    Each reads what the others wrote of its share, and what they summed of theirs: it receives 2 (n − 1) / n of the
-    vector from n − 1 others, and sends as much. That is Table 2's count, of every member.
+    Each member reads the others' input for its share, and then the others' sums: it receives 2 (n − 1) / n of the
+    vector from n − 1 others, and sends the same amount. This is Table 2's count for every member.
     """
 
     def __init__(self, mesh: Mesh, elements: int) -> None:
@@ -40,16 +40,16 @@ class MultiProcess:
 
 
 class MultiRing:
-    """MRR: t rings of one instance a device each; then a ring over instance j of device j for each j; then broadcasts.
+    """MRR: t rings of one instance per device, then for each j a ring over instance j of device j, then broadcasts.
 
-    In Table 2 a device's link carries all t rings of g members, and one more, for which the paper counts g members
-    though it has t: 2 (g − 1) (t + 1) / g of the vector. The first t terms are what the instances of a device send
-    together; the last one is exact for t = g. The broadcast is left out there: here its root sends the vector g − 1
-    times.
+    In Table 2 a device's link carries all t rings of g members, and one more. The paper counts g members for the last
+    ring, though it has t: 2 (g − 1) (t + 1) / g of the vector. The first t terms are sent by the instances of a device
+    together. The last term is exact for t = g. The table omits the broadcast, in which the root sends the vector g − 1
+    times here.
     """
 
     def __init__(self, links: Links, rank: int, devices: Sequence[int]) -> None:
-        # Each begins with its end, from which the sum comes back.
+        # Each ring begins with its last member, which returns the sum.
         rings = [ring[place:] + ring[:place] for place, ring in enumerate(zip(*ranks_by_device(devices), strict=True))]
         ends = [ring[0] for ring in rings]
         self._ring = next(team for ring, team in [(ring, links.team(ring)) for ring in rings] if rank in ring)
@@ -66,11 +66,11 @@ class Hierarchical:
     """HAR: the host's memory inside each device, then a ring of the leaders, then the memory again.
 
     The leader is the lowest rank of a device. Table 2 counts what a leader receives: 2 (t − 1) / t of the vector
-    inside its device, and 2 (g − 1) / g in the ring. The broadcast is left out there: here each other member of a
-    device reads the whole vector. Devices may hold different numbers of instances.
+    inside its device, and 2 (g − 1) / g in the ring. The table omits the broadcast: here each other member of a device
+    reads the whole vector. Devices may hold different numbers of instances.
 
-    Departure: the paper's leaders are those with id mod M = t, M the number of instances of a device, which differs
-    between devices just where Algorithm 1 chooses HAR first.
+    Departure: the paper's leaders have id mod M = t, where M is the number of instances of a device. M differs between
+    devices in the first case in which Algorithm 1 chooses HAR.
     """
 
     def __init__(self, mesh: Mesh, links: Links, devices: Sequence[int], elements: int) -> None:
@@ -84,7 +84,7 @@ class Hierarchical:
             total = self._memory.reduce(piece, self._here[:1])
             size = piece.element_size() * len(piece)
             if self._mesh.rank == self._leader:
-                # The same tensor, unless the ring is one of GPUs.
+                # The same tensor, unless the ring is over GPUs.
                 moved = total.to(flat.device)
                 self._leaders.all_reduce(moved)
                 total.copy_(moved)

@@ -1,12 +1,12 @@
-"""Finds by measuring how many instances a machine should have, and how many environments each plays at once.
+"""Finds by measuring the best number of instances for a machine, and of environments that each plays at once.
 
-Paper: GMI-DRL §5.2, Algorithm 2: one row for each number of instances, of which each point has twice as many
-environments as the one before, until more memory brings hardly more throughput.
+Paper: GMI-DRL §5.2, Algorithm 2. There is one row for each number of instances. Each point of a row has twice as many
+environments as the one before, until more memory hardly increases throughput.
 
-Departure: a round's samples are those of the experiment, since the batch is the algorithm's and not the machine's. A
-layout only says how they are shared out. What the paper leaves open: every point that runs is scored, a row's first
-and its last one, too; memory that does not grow costs nothing; `estimate` is not defined there.
-Departure: a row ends after two saturated points in a row instead of one, as one can be noise, or the step from a
+Departure: The experiment sets a round's samples, since the batch belongs to the algorithm and not the machine. A layout
+only decides how they are shared out. The paper leaves open: here every point that runs is scored, including a row's
+first and last; memory that does not grow costs nothing; the paper does not define `estimate`.
+Departure: A row ends after two saturated points in a row instead of one, which could be noise or the step from a
 single environment to a vector. One instance is measured first: n of them are at most n times as fast, and rows that
 cannot win are left out. In CartPole two environments in lock-step are 5 % slower than one, and eight are 54 % faster:
 the paper's rule ends 35 % below the best layout. With two points nothing was lost on 6,000 synthetic curves.
@@ -20,25 +20,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 SATURATION = 0.1
-"""α: a point is saturated if throughput has grown by less than this part of what memory has, both in proportion."""
+"""α: a point is saturated if throughput has grown by less than this fraction of memory's growth, both relative."""
 SATURATED_POINTS = 2
-"""Saturated points in a row that end a row."""
+"""Consecutive saturated points that end a row."""
 ENVIRONMENTS_MAX = 1024
-"""The most environments that an instance is asked to play at once."""
+"""Maximum environments that an instance plays at once."""
 CLOSE, CLOSEST = 0.8, 3
-"""What is measured again: points that are at least so fast against the fastest, and the most of them."""
+"""Points to measure again: their minimum speed relative to the fastest, and their maximum number."""
 _HEADROOM = 1.1
-"""By how much an instance among others may seem faster than alone, because measurements differ."""
+"""How much faster an instance may seem among others than alone, because measurements vary."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a round is shared out on a machine.
+    """Divides a round among the instances of a machine.
 
     Attributes:
         instances: Processes that each hold environments, policy and trainer.
-        environments: Played at once in each of them.
-        reduction: How their gradients are summed.
+        environments: Environments that each plays at once.
+        reduction: Strategy for summing gradients.
     """
 
     instances: int
@@ -48,15 +48,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured of a layout.
+    """Measurements of a layout.
 
     Attributes:
-        samples_per_s: Of one instance, while the others run, too: it plays and trains on the largest share of a
-            round; without reductions.
-        memory_bytes: Of one instance.
-        reduction: The way to sum gradients that was the quickest.
-        reduction_s: What that takes in a round, seconds.
-        round_s: What a whole round took, seconds; None if none was run.
+        samples_per_s: Speed of one instance while the others run, without reductions. It plays and trains on the
+            largest share of a round.
+        memory_bytes: Memory of one instance.
+        reduction: The fastest reduction.
+        reduction_s: Seconds of reductions in a round.
+        round_s: Seconds of a whole round; None if none was run.
     """
 
     samples_per_s: float
@@ -68,15 +68,15 @@ class Profile:
 
 @dataclass(frozen=True)
 class Point:
-    """A layout that was measured.
+    """A measured layout.
 
     Attributes:
-        instances: As of `Layout`.
-        environments: As of `Layout`.
-        profile: What was measured; None if it cannot run.
-        samples_per_s: Of the whole machine, reductions included; 0 if it cannot run.
-        saturation: What throughput has grown by against the point before, over what memory has grown by; None if
-            there is no point before.
+        instances: As in `Layout`.
+        environments: As in `Layout`.
+        profile: The measurements; None if it cannot run.
+        samples_per_s: Speed of the whole machine including reductions; 0 if it cannot run.
+        saturation: Growth of throughput since the previous point, divided by growth of memory; None without a previous
+            point.
     """
 
     instances: int
@@ -87,19 +87,19 @@ class Point:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether more environments were hardly worth their memory."""
+        """Whether the additional environments were hardly worth their memory."""
         return self.saturation is not None and self.saturation < SATURATION
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found.
+    """Result of a search.
 
     Attributes:
-        points: All that was measured, in this order.
-        cut_short: Numbers of instances with which more environments were not measured, because memory would have
-            brought hardly more throughput.
-        left_out: Numbers of instances that were not measured, because they could not win after what was.
+        points: All measurements, in this order.
+        cut_short: Numbers of instances for which more environments were not measured, because more memory would have
+            hardly increased throughput.
+        left_out: Numbers of instances that were not measured, because they could not win.
     """
 
     points: tuple[Point, ...]
@@ -108,7 +108,7 @@ class Found:
 
     @property
     def best(self) -> Point | None:
-        """The point with the most samples a second, the first of equal ones; None if nothing runs."""
+        """The point with the most samples per second, the earliest if tied; None if nothing runs."""
         return max((point for point in self.points if point.profile), key=_score, default=None)
 
     @property
@@ -120,31 +120,31 @@ class Found:
 
 
 Profiler = Callable[[int, int], Profile | None]
-"""Measures a layout by instances and environments at once in each; None if it cannot run."""
+"""Measures a layout, given instances and environments per instance. Returns None if it cannot run."""
 Row = tuple[int, Sequence[int]]
-"""A number of instances, and the numbers of environments that are tried with it, each larger than the one before."""
+"""A number of instances, and ascending numbers of environments to try with it."""
 
 
 def search_layout(
     profile: Profiler, *, actors: int, fragment_steps: int, instances_max: int, instances: int | None = None,
     environments: int | None = None,
 ) -> Found:
-    """Searches for the layout with the most samples a second.
+    """Searches for the layout with the most samples per second.
 
     Args:
-        profile: Measures one.
+        profile: Measures a layout.
         actors: Fragments of a round.
-        fragment_steps: Steps of each of them.
-        instances_max: The most instances that make sense, such as the cores.
-        instances: The only number of them that is asked for; None for all that make sense.
-        environments: The same of environments.
+        fragment_steps: Steps of a fragment.
+        instances_max: Maximum useful instances, such as the number of cores.
+        instances: The only number of instances to try; None = all useful ones.
+        environments: The only number of environments to try; None = all useful ones.
     """
     return search(profile, layouts(actors, instances_max, instances, environments),
                   partial(estimate, actors=actors, fragment_steps=fragment_steps))
 
 
 def estimate(instances: int, measured: Profile, *, actors: int, fragment_steps: int) -> float:
-    """Returns samples a second of a whole machine: top · n / (1 + COM / (BW · T)), if all have the same share."""
+    """Returns samples per second of a whole machine: top · n / (1 + COM / (BW · T)), if all have the same share."""
     share_s = math.ceil(actors / max(1, instances)) * fragment_steps / measured.samples_per_s
     return actors * fragment_steps / (measured.round_s or share_s + measured.reduction_s)
 
@@ -152,15 +152,15 @@ def estimate(instances: int, measured: Profile, *, actors: int, fragment_steps: 
 def measure_again(
     profile: Profiler, points: Sequence[Point], estimate: Callable[[int, Profile], float]
 ) -> tuple[Point, ...]:
-    """Measures the fastest points twice more, in turns; of each one's three measurements the middle one counts.
+    """Measures the fastest points twice more, in turns. The median of each one's three measurements counts.
 
     Args:
         profile: Measures a point.
-        points: As they were measured once, which may be noise.
-        estimate: As of `search`.
+        points: The points, measured once, which may be noise.
+        estimate: As in `search`.
 
     Returns:
-        All points, in their order.
+        All points, in the same order.
     """
     def speed(point: Point, measured: Profile | None) -> float:
         return estimate(point.instances, measured) if measured else 0.0
@@ -176,12 +176,12 @@ def measure_again(
 
 
 def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Profile], float]) -> Found:
-    """Searches rows for the point with the most samples a second.
+    """Searches rows for the point with the most samples per second.
 
     Args:
         profile: Measures a point.
-        rows: In the order in which they are measured.
-        estimate: Returns samples a second of the whole machine from the instances and what was measured of one.
+        rows: Rows in the order of measuring.
+        estimate: Returns samples per second of the whole machine, given the instances and the measurements of one.
     """
     points: list[Point] = []
     cut_short: list[int] = []
@@ -212,10 +212,10 @@ def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Prof
 def layouts(
     actors: int, instances_max: int, instances: int | None = None, environments: int | None = None
 ) -> list[Row]:
-    """Returns what makes sense for a round of so many fragments: one instance first, then the most, and down to two.
+    """Returns the useful layouts for this many fragments: one instance first, then the maximum down to two.
 
-    Of numbers of instances with which the largest share is the same, only the smallest is there. An instance never
-    plays more environments at once than its share has fragments. What is given is the only number of its kind.
+    Of several numbers of instances with the same largest share, only the smallest is included. An instance never plays
+    more environments at once than its share has fragments. A given number is the only one of its kind.
     """
     most = min(actors, instances_max)
     shares = sorted({math.ceil(actors / instances) for instances in range(1, most + 1)})
@@ -229,12 +229,12 @@ def _score(point: Point) -> float:
 
 
 def _doubled(most: int) -> list[int]:
-    """Returns 1, 2, 4 and so on, and at last ``most``."""
+    """Returns 1, 2, 4 and so on, and finally ``most``."""
     return [*(2**power for power in range((most - 1).bit_length())), most]
 
 
 def _saturation(before: Profile, after: Profile) -> float:
-    """Returns Sat: how much throughput has grown, over how much memory has."""
+    """Returns Sat: growth of throughput divided by growth of memory."""
     gain = after.samples_per_s / before.samples_per_s - 1.0
     growth = after.memory_bytes / before.memory_bytes - 1.0
     return gain / growth if growth > 0.0 else math.copysign(math.inf, gain or -1.0)

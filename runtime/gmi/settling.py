@@ -1,4 +1,4 @@
-"""Settles what an experiment leaves open about its layout: as the run that it continues, or as a search has found."""
+"""Settles open layout settings: from the run that it continues, or from a search's result."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Fitted = TypeVar("Fitted", bound=Any)
 
 
 def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = False) -> tuple[Fitted, str]:
-    """Returns an experiment with instances whose layout is certain.
+    """Returns an experiment whose layout of instances is settled.
 
     Args:
-        experiment: Fitted to its environment.
-        before: As the run that it continues was written down; None if it begins.
-        is_alone: Whether a process can play one environment at a time only.
+        experiment: The experiment, fitted to its environment.
+        before: Settings of the run that it continues; None for a new run.
+        is_alone: Whether a process can play only one environment at a time.
 
     Returns:
-        The experiment, and what people should know of a layout that was found before; empty if there is nothing.
+        The experiment, and a remark for users about an earlier search's layout; may be empty.
     """
     gmi = experiment.learner.gmi
     open_keys = {"instances", "environments"} - gmi.model_fields_set
@@ -48,17 +48,17 @@ def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = F
 
 
 def _is_possible(found: Layout, experiment: Any) -> bool:
-    """Whether a layout that was kept can be one of this experiment; its file may have been altered."""
+    """Whether a kept layout suits this experiment. Its file may have been altered."""
     try:
         GmiSettings.model_validate(asdict(found) | {"reduction": found.reduction or "auto"})
     except ValueError:
         return False
-    # Rings over GPUs: which there are, the run will see.
+    # The run checks whether rings over its GPUs are possible.
     return found.instances <= experiment.scaler.most_actors and (
         found.reduction != "mrr" or experiment.learner.device != "cpu")
 
 
 def key_here(experiment: Any) -> Key:
-    """Returns what a layout is kept for on this machine."""
+    """Returns the key of a layout on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return key_of(experiment, cores=cores)

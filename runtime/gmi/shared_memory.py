@@ -1,7 +1,7 @@
-"""Host memory that members share, and the sum of what they write into it: multi-process reduction.
+"""Multi-process reduction: members write into shared host memory and sum there.
 
-Paper: GMI-DRL §4.1. There a gradient leaves its GPU for the host's memory, and is reduced between processes on the
-CPU. On a CPU it is there already; what is left is one copy into the memory, one sum, and one copy out of it.
+Paper: GMI-DRL §4.1. There a gradient leaves its GPU for the host's memory and is reduced between processes on the
+CPU. On a CPU it is already there. It takes one copy into the memory, one sum, and one copy out of it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 class SharedMemory:
     """A part for each of some members, and one for the sum of all parts.
 
-    The memory has no name, so that nothing is left of it when the last member has ended, however that ends.
+    The memory has no name, so nothing remains of it when the last member has ended, however it ends.
     """
 
     def __init__(self, mesh: Mesh, ranks: Sequence[int], elements: int) -> None:
-        """Maps the memory; returns when this member has.
+        """Maps the memory. Returns when this member has mapped it.
 
         Args:
-            mesh: Connects them.
-            ranks: The members, this one among them. The first of them makes the memory.
-            elements: float32 numbers of a part; what is longer is summed piece by piece.
+            mesh: Connects the members.
+            ranks: The members, including this one. The first makes the memory.
+            elements: float32 numbers of a part. Longer vectors are summed piece by piece.
 
         Raises:
-            OSError: There is no memory for it.
+            OSError: The memory cannot be made.
             RunError: A member is gone.
         """
         self._mesh, self._ranks, self._place = mesh, tuple(ranks), ranks.index(mesh.rank)
@@ -55,17 +55,17 @@ class SharedMemory:
     def reduce(self, piece: torch.Tensor, readers: Sequence[int]) -> torch.Tensor:
         """Adds up one piece of each member, in the order of their ranks; every member sums its share of the elements.
 
-        What a member reads of another's memory counts as a message of that one.
+        Reading another member's memory counts as a message of that member.
 
         Args:
-            piece: ``[n]``, float32 or float64, on any device; stays as it is.
-            readers: The members that read the sum now.
+            piece: ``[n]``, float32 or float64, on any device; not changed.
+            readers: The members that now read the sum.
 
         Returns:
-            The sum, ``[n]``, in shared memory. It stays until the next call, which waits until all have called it.
+            The sum, ``[n]``, in shared memory. It is valid until the next call, which waits for all members.
 
         Raises:
-            RunError: A member is gone, or does not come in time.
+            RunError: A member is gone, or does not take part in time.
         """
         size, length = len(self._ranks), len(piece)
         parts = np.frombuffer(self._memory, _NUMPY_TYPES[piece.dtype]).reshape(size + 1, -1)[:, :length]
@@ -85,6 +85,6 @@ class SharedMemory:
         """Returns when all members have called it.
 
         Raises:
-            RunError: A member is gone, or does not come in time.
+            RunError: A member is gone, or does not call it in time.
         """
         self._mesh.barrier(self._ranks)

@@ -1,4 +1,4 @@
-"""What an instance trains, and whom it trains with."""
+"""The learner of an instance, and the group that it trains with."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from runtime.ports.learning import Update
 from runtime.records.files import from_json
 
 HOST = "127.0.0.1"
-"""Nothing listens where another machine could reach it."""
+"""Address to listen at, unreachable from other machines."""
 _JOIN_TIMEOUT_S = 120.0
 
 
 def learner_name(token: str) -> str:
-    """Names what the learner is made of, in the store."""
+    """Returns the name of the learner's specification in the store."""
     return f"{token}-learner"
 
 
 class Trainer:
-    """The learner of an instance and its group, each kept as long as it serves."""
+    """Keeps the learner of an instance and its group as long as they are usable."""
 
     def __init__(self, store: Store, token: str) -> None:
-        """Makes nothing yet.
+        """Makes an empty trainer.
 
         Args:
-            store: Where states are found and left.
-            token: What the names of its objects begin with.
+            store: Store of the states.
+            token: Prefix of the names of its objects.
         """
         self._store, self._token = store, token
         self._learner: ActorCritic[Any] | None = None
@@ -59,7 +59,7 @@ class Trainer:
         """Returns the policy of a version as a WEIGHTS message.
 
         Raises:
-            RunError: It is not there.
+            RunError: The store does not have it.
         """
         return self._at(version).weights()
 
@@ -77,14 +77,14 @@ class Trainer:
         return found
 
     def train(self, event: Mapping[str, Any], trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-        """Makes the next version together with the others; the first of them leaves it in the store.
+        """Makes the next version together with the others. The first instance puts it into the store.
 
         Args:
             event: See `runtime.gmi.worker.TRAIN_FIELDS`.
-            trajectories: Of this instance.
+            trajectories: This instance's trajectories.
 
         Returns:
-            Seconds of the whole and of sums, and the name of the reduction.
+            Total seconds, seconds in sums, and the name of the reduction.
 
         Raises:
             RunError: Another instance is gone.
@@ -100,7 +100,7 @@ class Trainer:
                 self._store.put(result_name(self._token, learner.policy_version),
                                 encode_result(learner.get_state(), _without_samples(update)))
         except BaseException:
-            # It may have made some steps, and the others cannot go on in this group.
+            # The learner may have made some steps, and the others cannot continue in this group.
             self._learner = None
             self._leave()
             raise
@@ -108,7 +108,7 @@ class Trainer:
                 "reduce_s": group.reduce_s - before_s[0], "reduce_wait_s": group.waited_s - before_s[1]}
 
     def _at(self, version: int) -> ActorCritic[Any]:
-        """The learner, where that version stands."""
+        """Returns the learner at that version."""
         learner, self._learner = self._learner or self._made(), None
         if learner.policy_version != version or self._is_new:
             learner.set_state(stored_state(self._store, self._token, version))
@@ -118,7 +118,7 @@ class Trainer:
     def _made(self) -> ActorCritic[Any]:
         found = self._store.get(learner_name(self._token))
         if found is None:
-            raise RunError("the store does not say what the learner is made of")
+            raise RunError("the store does not have the learner's specification")
         made = from_json(found.decode())
         learner = make_learner(spec_of(made["spec"]), device=made["device"])
         if not isinstance(learner, ActorCritic):
@@ -128,13 +128,13 @@ class Trainer:
         return learner
 
     def _joined(self, asked: Mapping[str, Any], learner: ActorCritic[Any]) -> InstanceGroup:
-        """The group that an update is made in."""
+        """Returns the group for an update."""
         if self._group is None or self._group_name != asked["name"]:
             self._leave()
             store = TCPStore(HOST, asked["port"], is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
             self._group = join_group(
                 rank=asked["rank"], devices=asked["devices"], store=store, name=asked["name"],
-                # Alone there is nothing to choose from.
+                # With one member there is nothing to choose.
                 reduction=asked["reduction"] if len(asked["devices"]) > 1 else "mpr",
                 timeout_s=asked["timeout_s"], device=str(learner.device),
                 elements=sum(one.gradient.numel() for one in learner.trained.values()) + 3)
@@ -148,22 +148,22 @@ class Trainer:
 
 
 def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
-    """Returns what `Trainer` makes its learner of.
+    """Returns the learner's specification for `Trainer`.
 
     Args:
-        spec: As `runtime.learner.spec.spec_values` returns it.
+        spec: Result of `runtime.learner.spec.spec_values`.
         device: ``cpu`` or ``cuda``.
     """
     return json.dumps({"spec": spec, "device": device}).encode()
 
 
 def _memory_mib() -> float:
-    """The most memory that this process has had."""
+    """Returns the peak memory of this process."""
     # Linux counts KiB, macOS bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _without_samples(update: Update) -> Update:
-    """An update whose samples stay here."""
+    """Returns an update without its samples, which remain here."""
     arrays = {name: torch.as_tensor(array[:0]).cpu().numpy() for name, array in vars(update.samples).items()}
     return replace(update, samples=type(update.samples)(**arrays))

@@ -1,11 +1,11 @@
-"""The updater whose learner is in every instance: each computes gradients on what it has played itself.
+"""The updater of instances: each has the learner and computes gradients on its own trajectories.
 
-    1. the fleet has dealt the round's slots out, and the instances have kept what they played;
+    1. the fleet has distributed the round's slots, and the instances have kept their trajectories;
     2. each instance is asked for its part of the update, and they sum what they share (`runtime.learner.share`);
-    3. the first one puts the next version into the store, from where it is mirrored here.
+    3. the first one puts the next version into the store, and it is mirrored here.
 
-An instance that dies costs time and nothing else. Whatever it had is made anew, from the state of the version before
-and by playing its slots once more, so the next version is the same to the bit.
+An instance that dies costs only time. It is replaced from the state of the previous version and plays its slots again,
+so the next version is the same to the bit.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from runtime.ports.sampling import Trajectory
 
 _STORE_TIMEOUT_S = 120.0
 _PATIENCE_S = 2.0
-"""Seconds that the others have to end by themselves when one of them is lost; then they are killed."""
+"""Seconds that the other instances have to end after one is lost, before they are killed."""
 
 
 @dataclass(frozen=True)
 class KeptBatch(Batch):
-    """A batch whose samples are where they were played; its arrays of steps are empty.
+    """A batch whose samples remain in the instances. Its arrays of steps are empty.
 
     Attributes:
-        invocation_ids: Of the actors, by trajectory.
-        slots: Theirs.
-        clip_rewards: Whether the sign of each reward counts.
+        invocation_ids: The actor of each trajectory.
+        slots: The slot of each trajectory.
+        clip_rewards: Whether only the sign of each reward counts.
     """
 
     invocation_ids: tuple[str, ...]
@@ -59,11 +59,12 @@ class _Pending:
     """An update that is under way.
 
     Attributes:
-        shares: Which trajectories each has that has a part in it, by instance, ascending: its place here is its rank.
-        awaited: The ids of their invocations.
-        answers: What those answered that have ended well.
-        problem: Why another one did not.
-        lost_at_s: Since when that is known, by the monotonic clock.
+        shares: Indices of each participating instance's trajectories, by instance, ascending. Its place here is its
+            rank.
+        awaited: Ids of their invocations.
+        answers: Answers of the successful ones.
+        problem: Error of an unsuccessful one.
+        lost_at_s: When the problem was noticed, by the monotonic clock.
     """
 
     batch: KeptBatch
@@ -77,21 +78,21 @@ class _Pending:
 
 
 class InstancesUpdater(RemoteUpdater):
-    """Has all instances train on what they played; see `runtime.ports.learning.Updater`.
+    """Trains in all instances on their own trajectories; see `runtime.ports.learning.Updater`.
 
     Attributes:
         learner: The mirror: it holds the newest version, and never trains.
     """
 
     def __init__(self, learner: Learner, remote: Remote) -> None:
-        """Takes a mirror over, and tells the instances what their learners are made of."""
+        """Takes over a mirror, and sends the instances the learner's specification."""
         super().__init__(learner, remote)
         self._instances, self._reduction = remote.instances, remote.instances.reduction
         self._pending: _Pending | None = None
-        # Whom the processes have met last, and what that group is called.
+        # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}
-        # Bound here, so that it is reached from this machine only.
+        # Bind the socket here, so that only this machine can reach it.
         listener = socket.create_server((HOST, 0))
         self._port = listener.getsockname()[1]
         self._meeting = TCPStore(HOST, self._port, is_master=True, wait_for_workers=False,
@@ -103,7 +104,7 @@ class InstancesUpdater(RemoteUpdater):
         return self._remote.token
 
     def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> KeptBatch:
-        """Says which trajectories make up the batch; they stay where they are."""
+        """Returns which trajectories make up the batch, without moving them."""
         count, empty = len(trajectories), np.empty((0, len(trajectories)))
         return KeptBatch(
             policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
@@ -115,16 +116,16 @@ class InstancesUpdater(RemoteUpdater):
             slots=tuple(int(one["slot"]) for one in trajectories), clip_rewards=clip_rewards)
 
     def submit(self, batch: Batch, *, progress: float) -> None:
-        """Asks the instances for their parts."""
+        """Asks the instances for their parts of the update."""
         assert isinstance(batch, KeptBatch), "as `assemble` returns it"
         shares = self._instances.shares(batch.slots, batch.lengths.tolist())
         self._ask(_Pending(batch, float(progress), shares, 0, set(), []))
 
     def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the update if it has ended; if an instance was lost, all are asked once more.
+        """Returns the update if it has ended. If an instance was lost, asks all of them again.
 
         Raises:
-            RunError: That failed `ATTEMPTS` times, or the store cannot be read.
+            RunError: The instances failed `ATTEMPTS` times, or the store cannot be read.
         """
         if (pending := self._pending) is None:
             return []
@@ -139,12 +140,12 @@ class InstancesUpdater(RemoteUpdater):
         return super().poll(timeout_s)
 
     def get_state(self) -> State:
-        """Returns the learner's state, and how gradients are summed."""
+        """Returns the learner's state, and the name of the reduction."""
         state = super().get_state()
         return State(state.arrays, {**state.values, "reduction": self._reduction})
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state; the instances find it in the store."""
+        """Continues from a state, which the instances find in the store."""
         values = dict(state.values)
         self._reduction = values.pop("reduction", self._instances.reduction)
         super().set_state(State(state.arrays, values))
@@ -152,14 +153,14 @@ class InstancesUpdater(RemoteUpdater):
         self._fill_store()
 
     def close(self) -> None:
-        """Gives up what is under way, and removes what is in the store."""
+        """Gives up the current update, and empties the store."""
         pending, self._pending = self._pending, None
         self._give_up([] if pending is None else sorted(pending.awaited))
         for generation in range(1, self._generation + 1):
             remove_directory(self._meeting, f"{generation}")
 
     def _fill_store(self) -> None:
-        """Puts into the store what instances need, and nothing else: what the learner is made of, and its state."""
+        """Puts the learner's specification and state into the store, and removes everything else."""
         self._delete(self._names)
         self._put(learner_name(self._token), encode_learner(self._spec, self._remote.device))
         self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
@@ -178,7 +179,7 @@ class InstancesUpdater(RemoteUpdater):
         devices = [fleet.places[one].device for one in pending.shares]
         reduction = self._reduction
         if reduction not in ("auto", "paper", *applicable(devices, is_cuda=self._remote.device != "cpu")):
-            # A layout that allows it may do so only as a whole.
+            # The configured reduction suits the whole layout, but not these instances alone.
             reduction = "har"
         invocations = []
         for rank, (instance, columns) in enumerate(pending.shares.items()):
@@ -190,7 +191,7 @@ class InstancesUpdater(RemoteUpdater):
                 "columns": columns, "lengths": batch.lengths.tolist(),
                 "group": {"rank": rank, "devices": devices, "name": f"{self._generation}", "port": self._port,
                           "reduction": reduction,
-                          # So that one that hangs is replaced while there is time to ask again.
+                          # Replace an instance that hangs while there is time to ask again.
                           "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1)}},
                 limit_s=self._remote.timeout_s))
         pending.awaited = {one.invocation_id for one in invocations}
@@ -199,16 +200,16 @@ class InstancesUpdater(RemoteUpdater):
     def _note(self, pending: _Pending, outcome: Outcome) -> None:
         if outcome.status != "ok" and not pending.problem:
             pending.lost_at_s = time.monotonic()
-            # Those that wait for the group to meet wait in vain.
+            # Members that wait for the group to form would wait in vain.
             call_off(self._meeting, f"{self._generation}")
         if outcome.status == "ok" and outcome.response is not None:
             pending.answers.append(outcome.response)
         elif not pending.problem or outcome.status == "crashed":
-            # Those that raise are mostly those that missed the one that was lost.
+            # Most of these errors come from members that missed the lost one.
             pending.problem = outcome.error
 
     def _ended(self, pending: _Pending) -> None:
-        """Takes the next version, if it is there; else asks for it once more."""
+        """Takes the next version from the store. If it is missing, asks for it again."""
         problem = pending.problem
         data = self._store.get(result_name(self._token, self.policy_version + 1))
         if data is not None:
@@ -223,7 +224,7 @@ class InstancesUpdater(RemoteUpdater):
         if pending.attempt + 1 == ATTEMPTS:
             raise RunError(f"the instances failed {ATTEMPTS} times to make policy version {self.policy_version + 1}; "
                            f"the last error: {problem}")
-        # Even where all live, one of them has left the group; and the store may have lost something.
+        # Even if all are alive, one has left the group, and the store may have lost something.
         self._met = []
         self._fill_store()
         self._ask(replace(pending, attempt=pending.attempt + 1, answers=[], problem=""))
@@ -233,9 +234,9 @@ class InstancesUpdater(RemoteUpdater):
         self.learner.set_state(result.state)
         answers = pending.answers
         if pending.problem:
-            # The version is there, but not all of the group.
+            # The version exists, but a part of the group is gone.
             self._met = []
-        # What a part of the instances has chosen, or one alone, does not count for all of them.
+        # A choice by a part of the instances, or by one alone, does not count for all.
         is_whole = len(pending.shares) == len(self._instances.places)
         if answers and is_whole and self._reduction in ("auto", "paper"):
             self._reduction = answers[0]["reduction"]

@@ -1,14 +1,14 @@
 """All environments of an instance in one simulation by MuJoCo Warp, on the learner's device.
 
-What is played stays there and is trained on there. Only what a round's bookkeeping needs goes to the host: in every
-step which episodes end, and at the end the rewards and the open episodes. With fragments of 32 steps that is about a
-quarter (Ant) or a fifth (Humanoid) of the batch's bytes. Gymnasium's environment gives the model and begins the
-episodes, so each begins as it does there. Each slot has the random numbers that it has there, too, so what is played
-does not depend on which slots share a simulation, but for rounding: on a GPU, no two simulations are equal to the bit.
+Samples are made and trained on there. The host only gets what a round's bookkeeping needs: in every step which episodes
+end, and finally the rewards and the open episodes. With fragments of 32 steps that is about a quarter (Ant) or a fifth
+(Humanoid) of the batch's bytes. Gymnasium's environment provides the model and starts the episodes, so each starts as
+it does there. Each slot also has the same random numbers. So results do not depend on which slots share a simulation,
+except for rounding: on a GPU, no two simulations are equal to the bit.
 
 Paper: GMI-DRL §6.1; its simulator is Isaac Gym.
-Departure: Numbers are float32, and contacts are solved by Newton's method: there is no PGS, which Humanoid-v5 asks for.
-The friction of a capsule that stands steeply on the floor has another pair of axes than in MuJoCo.
+Departure: Numbers are float32, and contacts are solved by Newton's method, as PGS, which Humanoid-v5 asks for, is
+missing. The friction of a nearly upright capsule on the floor has another pair of axes than in MuJoCo.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ wp.config.log_level = wp.LOG_WARNING
 _OBSERVED = {
     "Ant-v5": (("qpos", 2), ("qvel", 0), ("cfrc_ext", 1)),
     "Humanoid-v5": (("qpos", 2), ("qvel", 0), ("cinert", 1), ("cvel", 1), ("qfrc_actuator", 6), ("cfrc_ext", 1))}
-"""Arrays of a simulation that are observed, and from which of their numbers or bodies on."""
+"""Observed arrays of a simulation, and the first observed number or body of each."""
 _WRITTEN = ("qpos", "qvel", "qacc_warmstart")
-"""Arrays that a simulation goes on from."""
+"""Arrays from which a simulation continues."""
 _ANY = (-np.inf, np.inf)
 
 
 class Worlds:
-    """So many environments of one kind, each in a world of its own.
+    """Several environments of one kind, each in a world of its own.
 
     Attributes:
         count: ``W``.
         steps_max: The time limit of an episode.
-        observations: Of the present states, float32 ``[W, O]``.
+        observations: Observations of the current states, float32 ``[W, O]``.
     """
 
     def __init__(self, environment: ActorEnvironment, count: int, device: torch.device) -> None:
-        """Compiles the simulation, which takes a minute if this machine has never done so.
+        """Compiles the simulation, which takes a minute the first time on a machine.
 
         Args:
-            environment: Ant-v5 or Humanoid-v5, as it is registered.
-            count: Worlds.
-            device: Where they are.
+            environment: Ant-v5 or Humanoid-v5, as registered.
+            count: Number of worlds.
+            device: Their device.
         """
         self.count, self.steps_max, self._environment = count, environment.episode_steps_max or np.inf, environment
         bare: Any = environment.gymnasium_environment.unwrapped
@@ -62,12 +62,12 @@ class Worlds:
         model.opt.solver = mjw.SolverType.NEWTON
         with wp.ScopedDevice(str(device)):
             self._model, self._data = mjw.put_model(model), mjw.make_data(model, nworld=count)
-            # Nothing can be compiled while it is recorded.
+            # Compile first, because nothing can be compiled while recording.
             self._launch()
             with wp.ScopedCapture() as capture:
                 self._launch()
         self._graph, is_ant = capture.graph, environment.environment_id == "Ant-v5"
-        # The way of Ant is that of its torso, the way of Humanoid that of its centre of mass.
+        # Ant's progress is its torso's, Humanoid's its center of mass's.
         self._on_its_way = "xpos" if is_ant else "xipos"
         self._weights = np.eye(model.nbody)[bare._main_body] if is_ant else model.body_mass / model.body_mass.sum()
         self._now = {name: wp.to_torch(getattr(self._data, name))
@@ -80,16 +80,16 @@ class Worlds:
         self._sizes = [part.shape[1] for part in self._parts]
 
     def fresh(self, seed: int) -> np.ndarray:
-        """Returns the state in which Gymnasium begins an episode with this seed, float32 ``[S]``."""
+        """Returns Gymnasium's first state of an episode with this seed, float32 ``[S]``."""
         frame, data = self._environment.reset(seed), self._bare.data
         place = self._weights @ getattr(data, self._on_its_way)[:, :1]
         return np.concatenate([frame, data.qpos, data.qvel, 0.0 * data.qvel, place], dtype=np.float32)
 
     def saved(self, episode: OpenEpisode) -> np.ndarray:
-        """Returns the state in which an open episode stands, float32 ``[S]``.
+        """Returns the current state of an open episode, float32 ``[S]``.
 
         Raises:
-            EpisodeStateError: It is not one of this environment's.
+            EpisodeStateError: The episode belongs to another environment.
         """
         state = np.concatenate([episode.observation, episode.state.get("world", [])], dtype=np.float32)
         if state.shape != (sum(self._sizes),):
@@ -108,13 +108,13 @@ class Worlds:
         return rows
 
     def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes a step in each world; those without an action repeat theirs.
+        """Takes a step in each world. Worlds without an action repeat their last one.
 
         Args:
-            actions: Of the first worlds, ``[n, A]``.
+            actions: Actions of the first worlds, ``[n, A]``.
 
         Returns:
-            Of these, rewards, float32 ``[n]``, and whether the episode terminated, bool ``[n]``.
+            Their rewards, float32 ``[n]``, and whether the episode terminated, bool ``[n]``.
         """
         count, bare, now = len(actions), self._bare, self._now
         now["ctrl"][:count] = actions.clamp(*self._bounds)
@@ -144,11 +144,11 @@ def make_worlds(event: Mapping[str, Any], device: torch.device) -> Worlds:
     """Makes the worlds of an instance.
 
     Args:
-        event: What first asks for them; see `runtime.gmi.worker.PLAY_FIELDS`.
-        device: Where they are.
+        event: The first event that needs them; see `runtime.gmi.worker.PLAY_FIELDS`.
+        device: Their device.
 
     Raises:
-        UnusableEnvironmentError: The environment is not as it is registered: a callback changed it.
+        UnusableEnvironmentError: A callback changed the registered environment.
     """
     options = event.get("environment_options", {})
     if "kwargs" in options:
@@ -163,16 +163,16 @@ def roll_out(
     """Rolls out the fragments of several events, as `lambda_actor.handler.roll_out_events` does.
 
     Args:
-        worlds: One for each event at least.
+        worlds: At least one for each event.
         learner: Its policy acts.
-        events: Of one policy, with equal ``fragment_steps`` and ``truncate_at_fragment``.
-        episodes: What each continues, if anything.
+        events: Events for one policy, with equal ``fragment_steps`` and ``truncate_at_fragment``.
+        episodes: The episode that each continues, if any.
 
     Returns:
-        By event its fragment, whose arrays of steps are tensors on the learner's device, or why there is none.
+        For each event a fragment, with arrays of steps as tensors on the learner's device, or an error.
 
     Raises:
-        EpisodeStateError: An open episode is not one of this environment's.
+        EpisodeStateError: An open episode belongs to another environment.
     """
     steps, count, version = events[0]["fragment_steps"], len(events), learner.policy_version
     streams = [random_streams(event["seed"], event["round_index"], event["slot"]) for event in events]
@@ -195,7 +195,7 @@ def roll_out(
     with torch.no_grad():
         for step in range(steps):
             observations[step] = worlds.observations[:count]
-            # In all worlds: how a product is rounded depends on how many rows it has.
+            # Compute all worlds, because the rounding of a product depends on its number of rows.
             means = policy.layers(learner.inputs(worlds.observations))[:count]
             actions[step] = means + log_std.exp() * noise[step]
             rewards[step], is_over = worlds.step(actions[step])

@@ -1,11 +1,11 @@
-"""One instance: plays its slots of a round, keeps the trajectories, and trains on them together with the others.
+"""An instance: plays its slots of a round, keeps the trajectories, and trains on them with the others.
 
-It runs as a process of the local fleet and answers two kinds of events. An event to play makes it play some slots, keep
-their trajectories and report the episodes. An event to train makes it compute its part of an update. A process that
-replaces another one has neither learner nor trajectories: it loads the learner from the store, and plays again.
+It runs as a process of the local fleet and answers two kinds of events. For a play event it plays some slots, keeps
+their trajectories and reports the episodes. For a train event it computes its part of an update. A replacement process
+has neither learner nor trajectories: it loads the learner from the store, and plays again.
 
-With ``layout: asynchronous`` an instance gets events of one of the two kinds alone, and trajectories lie in memory that
-all instances share.
+With ``layout: asynchronous`` an instance gets only one of the two kinds, and trajectories are in memory that all
+instances share.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import weights_name
 
 PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str, "worlds": int}
-"""What an event to play must carry, besides what any actor's may; ``worlds`` of a simulation on the learner's device,
-0 if each slot has an environment of its own."""
+"""Required fields of a play event, in addition to an actor's. ``worlds`` is the size of a simulation on the learner's
+device, 0 if each slot has an environment of its own."""
 TRAIN_FIELDS: dict[str, type] = {
     **INSTANCE_FIELDS, "invocation_id": str, "policy_version": int, "progress": float, "clip_rewards": bool,
     "slots": list, "columns": list, "lengths": list, "group": dict}
-"""What an event to train must carry: the events of the slots that this instance played, where these stand among all
-trajectories of the round, the steps of each of those, and whom it trains with."""
+"""Required fields of a train event: the events of this instance's slots, their indices among all trajectories of the
+round, the steps of all trajectories, and the group to train with."""
 MEMORY_FIELDS: dict[str, type] = {"memory": int, "plan": dict}
-"""What an event carries besides if instances share memory: its descriptor, and the plan of its chunks. Then an event to
-play, and each slot of one to train, has a ``chunk``."""
+"""Additional fields if instances share memory: its descriptor, and the plan of its chunks. Each play event, and each
+slot of a train event, then has a ``chunk``."""
 _TOLD = tuple(wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY])
 
 
@@ -56,7 +56,7 @@ class Instance:
     """State that an instance keeps between two events.
 
     Attributes:
-        kept: Trajectories of this round by the id of their actor, unless instances share memory.
+        kept: Trajectories of this round by actor id, unless instances share memory.
     """
 
     def __init__(self) -> None:
@@ -67,22 +67,22 @@ class Instance:
         self._is_placed = False
 
     def begin(self, event: Mapping[str, Any]) -> None:
-        """Goes where the instance belongs."""
+        """Moves this process to its part of the machine."""
         if self._is_placed:
             return
-        # Before torch is loaded, which reads them.
+        # Set them before loading torch, which reads them.
         os.environ.update(event["variables"])
         if event["cores"] and hasattr(os, "sched_setaffinity"):
-            # Some sandboxes refuse it: then it runs wherever the system lets it.
+            # Some sandboxes refuse this. Then the system chooses the cores.
             with suppress(OSError):
                 os.sched_setaffinity(0, event["cores"])
         if "memory" in event:
-            # Else a program that the environment starts would keep it, too.
+            # Otherwise a program started by the environment would also keep it open.
             os.set_inheritable(event["memory"], False)
         self._is_placed = True
 
     def trainer(self, event: Mapping[str, Any]) -> Any:
-        """The learner and its group; made when it is needed."""
+        """Returns the learner and its group. Makes it on first use."""
         if self._trainer is None:
             from runtime.gmi.trainer import Trainer
 
@@ -90,7 +90,7 @@ class Instance:
         return self._trainer
 
     def memory(self, event: Mapping[str, Any], end: Callable[[int, Plan], Dispenser | Batcher]) -> Any:
-        """This instance's end of the memory that instances share."""
+        """Returns this instance's access to the shared memory."""
         if self._memory is None:
             self._memory = end(event["memory"], plan_of(event["plan"]))
         return self._memory
@@ -118,7 +118,7 @@ class Instance:
             raise RunError(f"the store does not hold policy version {version}")
 
     def _played(self, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Exception]:
-        """Plays slots with the policy that it has."""
+        """Plays slots with the current policy."""
         assert self.policy is not None
         episodes = [OpenEpisode.from_bytes(from_text(event["episode"])) if event["episode_id"] else None
                     for event in events]
@@ -140,10 +140,10 @@ class Instance:
         return answers
 
     def train(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Does its part of an update.
+        """Computes its part of an update.
 
         Raises:
-            RunError: Another instance is gone, or something cannot be played once more.
+            RunError: Another instance is gone, or a trajectory cannot be played again.
         """
         if "memory" in event:
             trajectories = [self.memory(event, Batcher).take(one["chunk"]) for one in event["slots"]]
@@ -156,14 +156,14 @@ class Instance:
         return {"invocation_id": event["invocation_id"], **self.trainer(event).train(event, trajectories)}
 
     def _played_once_more(self, event: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
-        """Its trajectories; what it does not have, because another process had it, is played again."""
+        """Returns its trajectories. Plays those again that another process had."""
         process_id = os.getpid()
         missing = [one for one in event["slots"] if one["invocation_id"] not in self.kept]
         for answer in self.play(missing) if missing else ():
             if isinstance(answer, Exception):
                 raise RunError("a lost trajectory cannot be played again") from answer
         if os.getpid() != process_id:
-            # The environment forked, and this is the copy.
+            # The environment forked, and this is the child.
             os._exit(0)
         return [self.kept[one["invocation_id"]] for one in event["slots"]]
 
@@ -172,7 +172,7 @@ instance = Instance()
 
 
 def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> list[dict[str, Any] | Exception]:
-    """Plays several slots, or does the part of one update; see `PLAY_FIELDS` and `TRAIN_FIELDS`.
+    """Plays several slots, or computes a part of one update; see `PLAY_FIELDS` and `TRAIN_FIELDS`.
 
     Raises:
         EventError: A field is missing or of the wrong type.

@@ -1,4 +1,4 @@
-"""The learner: trains the policy on what the actors bring back. The only door to torch besides the detector."""
+"""The learner trains the policy on the actors' trajectories. Only the learner and the detector import torch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
-"""The learner function, as fleets take it."""
+"""The learner function, in the form that fleets take."""
 
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """What a learner is made of, the same in each of its processes.
+    """Specifies a learner; every one of its processes gets the same.
 
     Attributes:
         algorithm: Resolved and fitted to the environment.
         spaces: The environment's.
         network: The text of a `lambda_actor.policy.Architecture`.
-        seed: Of the networks and of all that is drawn later.
+        seed: Seeds the networks and all later draws.
         threads: CPU threads of the update.
-        initialisation: Of the networks, ``orthogonal`` or ``default``.
-        initial_std: Of continuous actions, before the first update.
+        initialisation: How networks start, ``orthogonal`` or ``default``.
+        initial_std: σ of continuous actions before the first update.
     """
 
     algorithm: AlgorithmSection
@@ -42,10 +42,10 @@ class LearnerSpec:
 
 
 def make_learner(spec: LearnerSpec, *, device: str) -> Learner:
-    """Makes the learner that the experiment names; torch is imported here and no earlier.
+    """Makes the experiment's learner. Imports torch, which nothing does before.
 
     Args:
-        spec: What it is made of.
+        spec: The specification.
         device: ``cpu`` or ``cuda``.
     """
     learner: Learner = load(spec.algorithm.chosen.learner)(spec, device=device)
@@ -53,7 +53,7 @@ def make_learner(spec: LearnerSpec, *, device: str) -> Learner:
 
 
 def device_of(wanted: str) -> str:
-    """Returns where a policy is trained here, ``cpu`` or ``cuda``.
+    """Returns the device that trains policies here, ``cpu`` or ``cuda``.
 
     Args:
         wanted: ``learner.device``.

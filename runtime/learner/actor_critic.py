@@ -1,15 +1,15 @@
-"""What all algorithms are made of: a model, its gradients and its steps.
+"""The base of all algorithms: a model, its gradients and its steps.
 
-An algorithm says what it trains on (`samples`), in which order (`update`), and what it maximises (`surrogate`). The
-loss (`runtime.learner.objective`) is the same for all of them. An update is made of
+An algorithm defines its samples (`samples`), their order (`update`), and what it maximizes (`surrogate`). All
+algorithms share the loss (`runtime.learner.objective`). An update consists of
 
     begin → samples → descend → finish
 
-and each algorithm's `update` says how. A step of `descend` is `gradients` → `apply`: whoever composes them otherwise
-(several learners, other steps) calls those.
+which each algorithm's `update` calls. A step of `descend` is `gradients` → `apply`. Code that needs another order, such
+as several learners, calls those two.
 
-Derivatives of the loss with respect to what the networks give are written out, those of fully connected networks, too
-(`runtime.learner.networks`): autograd and modules would take longer than the arithmetic.
+Derivatives of the loss with respect to the networks' outputs are written out, as are the derivatives of fully connected
+networks (`runtime.learner.networks`). Autograd and modules would take longer than the arithmetic.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from runtime.ports.learning import (
 )
 
 REWARD_CLIP = 10.0
-"""Normalised rewards are clipped to ± this, as stable-baselines3's VecNormalize clips them."""
+"""Normalized rewards are clipped to ± this as in stable-baselines3's VecNormalize."""
 
 
 class ActorCritic(Model[Settings], ABC):
     """The base of the algorithms; see `runtime.ports.learning.Learner`.
 
     Attributes:
-        learning_rate: Of the update that was begun last.
-        trained: Policy and critic by name, with gradients and optimisers.
+        learning_rate: Learning rate of the most recent update.
+        trained: Policy and critic by name, with gradients and optimizers.
         kl_coefficient: β, weight of the KL penalty.
-        share: This process' part in what a group of processes trains on together: then each batch that it is given is
-            its part of one. None = it trains alone.
+        share: This process's share of the batches of a group that trains together. Each batch that it gets is then its
+            part of a larger one. None = it trains alone.
     """
 
     share: Share | None = None
@@ -70,68 +70,69 @@ class ActorCritic(Model[Settings], ABC):
         """Makes a learner with fresh networks.
 
         Args:
-            spec: What it is made of; its algorithm is fitted to the environment.
+            spec: The specification. Its algorithm is fitted to the environment.
             device: ``cpu`` or ``cuda``.
 
         Raises:
             ValueError: The algorithm was not fitted.
         """
         self._threads = spec.threads
-        # Those that torch has used for one operation go on spinning for a while, in the way of the two of `descend`.
+        # Torch's threads spin for a while after each operation and would slow down the two threads of `descend`.
         self._torch_threads = -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
-        # Their number rounds the initial weights, which must not depend on the machine's cores.
+        # The number of threads affects the rounding of initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
         super().__init__(spec, device=device)
         self.learning_rate = self.settings.learning_rate
         self.trained = {name: make_trained(network, learning_rate=self.learning_rate)
                         for name, network in (("policy", self.policy), ("critic", self.critic))}
 
-    # What an algorithm gives
+    # Implemented by each algorithm
 
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on every sample of a batch; see `runtime.ports.learning.Learner.update`."""
 
     def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on trajectories that the algorithm keeps; None if it keeps none."""
+        """Trains once more on trajectories that the algorithm has kept. Returns None if there are none."""
         return None
 
     @abstractmethod
     def samples(self, batch: Batch) -> TrainingSamples:
-        """Estimates advantages and value targets of a batch by the present policy and critic."""
+        """Estimates advantages and value targets of a batch with the current policy and critic."""
 
     @abstractmethod
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what is maximised, of each sample, and its derivative by log π(a|s), both ``[N]``.
+        """Returns each sample's objective, which is maximized, and its derivative by log π(a|s), both ``[N]``.
 
         Args:
-            log_probs: log π(a|s) of the actions that were taken, ``[N]``.
-            samples: Of one minibatch.
+            log_probs: log π(a|s) of the actions taken, ``[N]``.
+            samples: The samples of one minibatch.
         """
 
     def kl(self, samples: TrainingSamples) -> float:
-        """Returns the KL divergence that an update reports: mean KL(old ‖ π) at the present policy."""
+        """Returns the KL divergence for an update's report: mean KL(old ‖ π) at the current policy."""
         return self.mean_at_present(lambda outputs, part: self.distribution.kl(part["old_outputs"], outputs), samples)
 
     @property
     def objective(self) -> Objective:
-        """The loss, with the coefficients that it has now."""
+        """The loss with its current coefficients."""
         return Objective(self.surrogate, self.distribution, self.settings.value_coefficient,
                          self.settings.entropy_coefficient, self.kl_coefficient, self._spaces.has_action_mask)
 
     # Steps of an update
 
     def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
-        """Begins an update on these batches: sets threads and learning rate, and merges the observations.
+        """Begins an update: sets threads and learning rate, and merges the batches' observations into the moments.
 
-        What the batches show goes into the moments first, so that what is trained is the very function of the raw
-        observation that acts next. Merged afterwards, they would move it as far as an update does, and nothing would
-        correct that (docs/decisions/0010-off-policy.md).
+        The merge comes before the first gradient step, so the trained function of the raw observation is the one that
+        acts next. A merge after the update would move the policy as far as the update does, and nothing would correct
+        that (docs/decisions/0010-off-policy.md). Compensating each merge in the first layer's weights did as well, but
+        blows up when a feature that never varied begins to.
 
         Args:
-            batches: All that this update trains on.
-            progress: Share of the training that is done, 0 to 1.
-            is_replay: Whether an earlier update has seen these batches; then the moments stay as they are.
+            batches: All batches of this update.
+            progress: Fraction of the training that is done, 0 to 1.
+            is_replay: Whether an earlier update has seen these batches. Then the moments do not change.
         """
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
@@ -147,22 +148,22 @@ class ActorCritic(Model[Settings], ABC):
             self.learning_rate *= max(0.0, 1.0 - progress)
 
     def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
-        """Computes the gradient of the loss, and clips it; nothing moves.
+        """Computes the gradient of the loss, and clips it, without a step.
 
         Args:
-            samples: Of this learner, or of one that stands where this one stands.
-            indices: The samples of the minibatch, int64; all without.
+            samples: Samples of this learner or of one in the same state.
+            indices: The samples of the minibatch, int64; None = all.
         """
         return self.gradients_of(samples.tensors, indices)
 
     def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
-        """As `gradients`, given the samples' tensors alone."""
+        """As `gradients`, but takes the samples' tensors."""
         losses = self._write_gradients(tensors, indices)
         return Gradients({f"{name}.{key}": gradient for name, one in self.trained.items()
                           for key, gradient in one.named_gradients().items()}, losses)
 
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
-        """Writes the gradients of a minibatch, which is the whole group's, and clips them; returns its losses."""
+        """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
         count, part = len(tensors["advantages"]) if indices is None else len(indices), 1.0
         if self.share is not None:
             indices, count = self.share.own(indices)
@@ -176,7 +177,7 @@ class ActorCritic(Model[Settings], ABC):
         return _loss_means(found, count)
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
-        """Makes one optimiser step for each gradient, in order; the version stays until `finish`.
+        """Makes one optimizer step for each gradient, in order; `finish` advances the version.
 
         Args:
             gradients: Each with a factor on the learning rate.
@@ -190,14 +191,14 @@ class ActorCritic(Model[Settings], ABC):
                 one.optimizer.step()
 
     def descend(self, samples: TrainingSamples, minibatches: Sequence[torch.Tensor | None]) -> list[LossMeans]:
-        """Makes one step on each minibatch, in order; the version stays until `finish`.
+        """Makes one step on each minibatch, in order; `finish` advances the version.
 
         Args:
-            samples: What is trained on.
+            samples: The training samples.
             minibatches: Indices of samples, int64; None = all.
 
         Returns:
-            What each minibatch cost before its step.
+            The losses of each minibatch before its step.
         """
         for one in self.trained.values():
             one.optimizer.learning_rate = self.learning_rate
@@ -220,8 +221,8 @@ class ActorCritic(Model[Settings], ABC):
         """Moves to the next version.
 
         Args:
-            samples: All that was trained on.
-            losses: Of the gradients that make up the report, each weighted by its samples.
+            samples: All samples of the update.
+            losses: Losses of the gradients in the report, each weighted by its samples.
             is_replay: Whether an earlier update has trained on these samples.
 
         Returns:
@@ -229,7 +230,7 @@ class ActorCritic(Model[Settings], ABC):
         """
         kl = self.kl(samples)
         if self.policy.log_std is not None and torch.exp(self.policy.log_std).isinf().any():
-            # The formula takes its logarithm; an actor takes σ itself, and cannot act.
+            # The formula uses log σ. An actor uses σ itself and could not act.
             kl = math.inf
         total = sum(one.sample_count for one in losses)
         shares = [one.means * (one.sample_count / total) for one in losses]
@@ -242,7 +243,7 @@ class ActorCritic(Model[Settings], ABC):
             explained_variance=self._explained_variance(samples.values, samples.arrays.value_targets),
             learning_rate=self.learning_rate), samples.arrays, staleness, is_replay)
 
-    # What these are made of
+    # Parts of the above
 
     def training_samples(
         self,
@@ -253,14 +254,14 @@ class ActorCritic(Model[Settings], ABC):
         values: np.ndarray,
         old_outputs: np.ndarray,
     ) -> TrainingSamples:
-        """Puts an algorithm's estimates and the batch together.
+        """Combines a batch with an algorithm's estimates.
 
         Args:
-            batch: What was sampled.
+            batch: The sampled batch.
             advantages: ``[T, B]``.
             value_targets: ``[T, B]``.
             values: V of the observations, ``[T, B]``.
-            old_outputs: Distributions to stay close to, ``[N, D]``; what the batch's masks forbid becomes so in them.
+            old_outputs: Distributions to stay close to, ``[N, D]``. The batch's masks are applied to them.
         """
         arrays = DetectorSamples(
             observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
@@ -269,9 +270,9 @@ class ActorCritic(Model[Settings], ABC):
         return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
 
     def rewards(self, batch: Batch) -> np.ndarray:
-        """Returns a batch's rewards as they are trained on, float64 ``[T, B]``: divided and clipped, or as they are.
+        """Returns a batch's training rewards, float64 ``[T, B]``: divided and clipped, or unchanged.
 
-        Sums of continued episodes start anew in each fragment, so short fragments give a smaller deviation.
+        Sums of continued episodes restart in each fragment, so short fragments give a smaller deviation.
         """
         if not self.settings.normalize_rewards:
             return batch.rewards
@@ -279,7 +280,7 @@ class ActorCritic(Model[Settings], ABC):
         return scaled
 
     def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Returns V of each observation and V of the one that followed, float32 ``[T, B]``."""
+        """Returns V of each observation and of its successor, float32 ``[T, B]``."""
         values = unflat(batch, self.evaluate(self.critic, flat(batch, batch.observations)))
         next_values = 0.0 * values
         next_values[:-1] = values[1:]
@@ -287,13 +288,13 @@ class ActorCritic(Model[Settings], ABC):
         return values, next_values
 
     def acting_outputs(self, batch: Batch) -> np.ndarray:
-        """Returns the distributions ``[N, D]`` that the present version acted by: with the moments it was sent with."""
+        """Returns the current version's acting distributions ``[N, D]``, with the moments that actors got with it."""
         return self.evaluate(self.policy, flat(batch, batch.observations), self.acting_moments)
 
     def mean_at_present(
         self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: TrainingSamples
     ) -> float:
-        """Returns the mean over all samples of a function of the present policy's outputs, ``[N, D]`` → ``[N]``."""
+        """Returns the mean over all samples of a function of the current policy's outputs, ``[N, D]`` → ``[N]``."""
         observations, objective = samples.tensors["observations"], self.objective
         count = len(observations)
         step = PIXEL_SAMPLES if observations.dtype == torch.uint8 else count
@@ -309,18 +310,18 @@ class ActorCritic(Model[Settings], ABC):
         return float(total) / count
 
     def sample_count(self, batch: Batch) -> int:
-        """Returns how many samples a batch has, with those of the whole group."""
+        """Returns the number of samples in a batch, counting the whole group's."""
         return batch.env_steps if self.share is None else self.share.sample_count
 
     def spread(self, values: np.ndarray) -> tuple[Any, Any]:
-        """Returns mean and standard deviation of numbers of each sample, ``[N]``, over the whole group's samples."""
+        """Returns mean and standard deviation of one number per sample, ``[N]``, over the whole group."""
         if self.share is None:
             return values.mean(), values.std()
         moments = self.share.pooled(*moments_of(values[:, None]))
         return moments.mean[0], np.sqrt(moments.variance[0])
 
     def _merge(self, moments: RunningMoments, samples: np.ndarray) -> None:
-        """Merges the whole group's samples, of which this process has ``samples`` ``[N, O]``."""
+        """Merges the whole group's samples; this process has ``samples`` ``[N, O]``."""
         if self.share is None:
             moments.merge(samples)
         else:
@@ -334,19 +335,19 @@ class ActorCritic(Model[Settings], ABC):
         unexplained, variance = self.share.pooled(*moments_of(pairs)).variance
         return 1.0 - float(unexplained) / float(variance) if variance else None
 
-    # What others see of it
+    # For other modules
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the named objective at the present policy; see `runtime.learner.curvature`."""
+        """Returns the named objective at the current policy; see `runtime.learner.curvature`."""
         return make_curvature_problem(self.policy, self.critic, self.objective, objective, self.tensors(samples))
 
     def get_state(self) -> State:
-        """Returns a snapshot and the optimiser's state."""
+        """Returns a snapshot and the optimizer's state."""
         snapshot = self.snapshot()
         return State(snapshot.arrays | optimizer_arrays(self.trained.values()), snapshot.values)
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state.
+        """Continues from a state.
 
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
@@ -357,6 +358,6 @@ class ActorCritic(Model[Settings], ABC):
 
 
 def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:
-    """Puts together what the policy's and the critic's gradients were made of."""
+    """Combines the losses of the policy's and the critic's gradients."""
     policy, critic = found
     return LossMeans(torch.cat([policy[:1], critic, policy[1:]]), sample_count)

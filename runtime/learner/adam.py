@@ -1,7 +1,7 @@
 """Adam over one tensor.
 
-Kingma and Ba 2015, by torch's fused kernel: the very arithmetic of ``torch.optim.Adam(fused=True)``. To make one of
-those is to import all of torch.compile: 1.8 seconds of a CPU, at every start of a learner, for nothing.
+Kingma and Ba 2015, with torch's fused kernel and the same arithmetic as ``torch.optim.Adam(fused=True)``. Using that
+class would import all of torch.compile, which takes 1.8 seconds of CPU time at every start of a learner.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ EPSILON = 1e-5
 
 
 class Adam:
-    """Descends along a gradient that is written elsewhere.
+    """Descends along a gradient that other code writes.
 
     Attributes:
-        learning_rate: Of the next step.
+        learning_rate: Learning rate of the next step.
         moments: Running means by torch's names: ``exp_avg`` of the gradient and ``exp_avg_sq`` of its square.
-        steps: How many were made, float32 ``[]``.
+        steps: Number of steps made, float32 ``[]``.
     """
 
     def __init__(self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float) -> None:
-        """Takes what it moves, and the tensor in which it finds the gradient at each step; both float32 ``[P]``."""
+        """Takes the values to move and the tensor that holds the gradient at each step; both float32 ``[P]``."""
         self._values, self._gradient = values, gradient
         self.learning_rate = learning_rate
         self.moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
@@ -31,12 +31,12 @@ class Adam:
 
     @property
     def state(self) -> list[list[torch.Tensor]]:
-        """All that a step reads and writes; see `adam_step`."""
+        """Everything that a step reads and writes; see `adam_step`."""
         return [[self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [self.steps]]
 
     @torch.no_grad()
     def step(self) -> None:
-        """Makes one step along the gradient that is there."""
+        """Makes one step along the current gradient."""
         adam_step(self.state, self.learning_rate)
 
 
@@ -45,9 +45,9 @@ def adam_step(state: list[list[torch.Tensor]], learning_rate: float, epsilon: fl
     """Makes one step.
 
     Args:
-        state: The values, their gradient, its running mean, that of its square, and the count of steps; each in a list,
-            as the compiler would leave out an operation that writes only through a list that is made here.
-        learning_rate: Of this step.
+        state: The values, their gradient, its running mean, the running mean of its square, and the step count. Each is
+            in a list of its own that the caller makes: the compiler drops writes through lists made in this function.
+        learning_rate: Learning rate of this step.
         epsilon: Added to the root of the squares' mean.
     """
     values, gradients, first, second, steps = state
@@ -58,5 +58,5 @@ def adam_step(state: list[list[torch.Tensor]], learning_rate: float, epsilon: fl
 
 @compiled
 def clip_gradient(gradient: torch.Tensor, norm_max: float) -> None:
-    """Shortens a gradient to a norm; as ``torch.nn.utils.clip_grad_norm_``."""
+    """Clips a gradient to a norm, as ``torch.nn.utils.clip_grad_norm_`` does."""
     gradient.mul_((norm_max / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over fragments that may be cut anywhere."""
+"""Generalized advantage estimation over fragments that may be cut anywhere."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def generalized_advantages(
     discount: float,
     gae_lambda: float,
 ) -> np.ndarray:
-    """Advantages of Schulman et al. 2016, equation 16, for every step of every fragment.
+    """Returns the advantages of Schulman et al. 2016, equation 16, for every step of every fragment.
 
         δ_t = r_t + γ·V(s_{t+1})·(1 − terminated_t) − V(s_t)
         Â_t = δ_t + γ·λ·Â_{t+1}·(1 − ended_t)
 
-    A sequence ends where its episode terminated and where it was cut (time limit, end of the fragment); only at a
-    termination is nothing expected to follow.
+    A sequence ends where its episode terminated and where it was cut (time limit, end of the fragment). Only after a
+    termination is no further reward expected.
 
     Args:
         rewards, values: ``[T, B]``.
@@ -46,15 +46,15 @@ def explained_variance(values: np.ndarray, targets: np.ndarray) -> float | None:
 
 
 def discounted_so_far(rewards: np.ndarray, is_over: np.ndarray, *, discount: float) -> np.ndarray:
-    """Returns the discounted sum of an episode's rewards until each step, the newest counting whole, ``[T, B]``.
+    """Returns the discounted sum of an episode's rewards up to each step, the newest undiscounted, ``[T, B]``.
 
-    Its deviation is what stable-baselines3's VecNormalize divides rewards by.
+    stable-baselines3's VecNormalize divides rewards by its deviation.
 
     Departure: An episode that a fragment continues is summed from the fragment's first step.
 
     Args:
         rewards: ``[T, B]``.
-        is_over: Whether the next step is another episode's, bool ``[T, B]``.
+        is_over: Whether the next step belongs to another episode, bool ``[T, B]``.
         discount: γ.
     """
     sums = rewards + 0.0

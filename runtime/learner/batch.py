@@ -1,4 +1,4 @@
-"""From trajectory messages to one batch."""
+"""Stacks trajectory messages into one batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from runtime.ports.learning import Batch
 def assemble_batch(
     trajectories: Sequence[Mapping[str, Any]], spaces: Spaces, *, clip_rewards: bool = False
 ) -> Batch:
-    """Stacks decoded TRAJECTORY messages, of pixels FRAME_TRAJECTORY messages, in the order given.
+    """Stacks decoded TRAJECTORY messages (FRAME_TRAJECTORY for pixels) in the given order.
 
-    Those whose arrays of steps are tensors become a batch of tensors.
-
-    The sampler has checked that they are of these spaces.
+    Returns a batch of tensors if the trajectories' arrays of steps are tensors. The sampler has checked that they
+    match the spaces.
 
     Args:
-        clip_rewards: Whether the batch holds the sign of each reward.
+        clip_rewards: Whether the batch holds only the sign of each reward.
 
     Raises:
         CorruptedMessageError: Frames cannot be unpacked.
@@ -47,7 +46,7 @@ def assemble_batch(
     for column, trajectory in enumerate(trajectories):
         bootstrap_mask[trajectory["bootstrap_steps"], column] = True
         seen, after = _observations(trajectory, spaces)
-        # One trajectory's at a time: stacks of pixels are large.
+        # One trajectory at a time, because stacks of pixels are large.
         observations[:lengths[column], column] = seen
         bootstraps.append(after)
     return Batch(
@@ -65,7 +64,7 @@ def assemble_batch(
 
 
 def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool) -> Batch:
-    """Stacks trajectories of equal lengths, whose arrays of steps are tensors; they stay on their device."""
+    """Stacks equally long trajectories whose arrays of steps are tensors, on their device."""
     tensors = {name: torch.stack([one[name] for one in trajectories], 1)
                for name in ("observations", "actions", "log_probs", "rewards")}
     rewards = tensors["rewards"]
@@ -83,9 +82,9 @@ def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool)
 
 
 def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
-    """The part of ``batch`` that these trajectories are, int64 indices into ``B``, in their order; a copy."""
+    """Returns a copy of these trajectories of ``batch``: int64 indices into ``B``, in their order."""
     ends = np.cumsum(batch.bootstrap_mask.sum(axis=0))
-    # The last one is empty, for a part without trajectories.
+    # The last part is empty, for a selection without trajectories.
     bootstraps = np.split(batch.bootstrap_observations, ends)
     by_step = {name: getattr(batch, name)[:, columns] for name in (
         "observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask")}
@@ -95,7 +94,7 @@ def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
 
 
 def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
-    """A trajectory's observations ``[T, …]`` and those that its cut sequences go on from, ``[K, …]``."""
+    """Returns a trajectory's observations ``[T, …]`` and the successors of its cut sequences ``[K, …]``."""
     if spaces.is_pixels:
         frames = unpack_frames(trajectory)
         return (stack_frames(frames, trajectory["observation_frames"]),

@@ -14,16 +14,16 @@ from runtime.ports.learning import CurvatureProblem
 def make_curvature_problem(
     policy: torch.nn.Module, critic: torch.nn.Module, loss: Objective, objective: str, tensors: Tensors
 ) -> CurvatureProblem:
-    """Returns the maximised objective at the present policy, on a copy of the networks, which go on freely.
+    """Returns the maximized objective at the current policy, on a copy of the networks, which may change later.
 
     Args:
-        policy: Of a learner.
-        critic: Of the same.
-        loss: Of the same, as it is now.
+        policy: The learner's policy.
+        critic: The learner's critic.
+        loss: The learner's current loss.
         objective: ``log_prob``: mean log π(a|s)·Â, with respect to the policy's parameters (paper: Nitro Theorem 1);
             ``surrogate``: the algorithm's own, with respect to the policy's parameters; ``total_loss``: −(the whole
-            loss), with respect to policy and critic, as the authors' code has it.
-        tensors: The samples that the objective is a mean over.
+            loss), with respect to policy and critic, as in the authors' code.
+        tensors: The samples over which the objective is averaged.
     """
 
     def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Steps of policy and critic down their loss.
 
-They share nothing, neither parameters nor the norm that their gradients are clipped to, so each may step on threads of
-its own.
+They share neither parameters nor the norm that clips their gradients, so each may step on threads of its own.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from runtime.learner.trained_network import TrainedNetwork
 
 _READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs", "log_caps"),
          "critic": ("observations", "value_targets")}
-"""What each network's part of the loss is made of."""
+"""Samples that each network's part of the loss needs."""
 _CALL_MINIBATCHES = 128
-"""Of a perceptron's critic in one compiled call, which nothing cuts: some milliseconds to about a second."""
+"""Minibatches of a perceptron's critic per compiled call. A call cannot be stopped and takes up to about a second."""
 
 Minibatches = Sequence[torch.Tensor | None]
 """Indices of samples, int64; None = all."""
@@ -31,13 +30,13 @@ Minibatches = Sequence[torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Descent:
-    """The gradients and steps of one update.
+    """Computes the gradients and steps of one update.
 
     Attributes:
-        trained: Policy and critic by name, with gradients and optimisers.
-        objective: What they descend.
+        trained: Policy and critic by name, with gradients and optimizers.
+        objective: The loss that they descend.
         norm_max: Gradients are clipped to this norm; None = no clipping.
-        device: Of the networks.
+        device: Device of the networks.
     """
 
     trained: Mapping[str, TrainedNetwork]
@@ -51,10 +50,10 @@ class Descent:
         """Makes one step of each network on each minibatch.
 
         Args:
-            samples: What is trained on.
+            samples: The training samples.
             minibatches: In order.
             threads: CPU threads of the update.
-            torch_threads: Of them, those that torch uses for one operation.
+            torch_threads: Threads that torch uses for one operation.
 
         Returns:
             For policy and critic, the means of each minibatch before its step.
@@ -68,17 +67,17 @@ class Descent:
                 policy = self._steps_alone("policy", samples, minibatches, -(-threads // 2))
                 found = [policy, critic.result()]
             finally:
-                # After a signal, or the update's time limit, nobody waits for the critic's other minibatches.
+                # After a signal, or the update's time limit, skip the critic's other minibatches.
                 is_cut.set()
         torch.set_num_threads(torch_threads)
         return found
 
     def _steps_alone(self, name: str, samples: Tensors, minibatches: Minibatches, threads: int,
                      is_cut: Callable[[], bool] = lambda: False) -> list[torch.Tensor]:
-        """Steps with one of the networks, until it is cut; returns the means of each minibatch."""
+        """Steps with one network until it is cut. Returns the means of each minibatch."""
         torch.set_num_threads(threads)
         trained, found = self.trained[name], []
-        # Each call costs less where it cannot become part of a graph.
+        # Calls are cheaper when they cannot become part of a graph.
         with torch.inference_mode(trained.is_by_hand):
             if name == "critic" and isinstance(trained, TrainedPerceptron) and self.device.type == "cpu":
                 for first in range(0, len(minibatches), _CALL_MINIBATCHES):
@@ -103,13 +102,13 @@ class Descent:
         """Writes the gradient of one network's part of the loss, without clipping it.
 
         Args:
-            name: Of the network.
-            samples: What the minibatch is drawn from.
+            name: The network.
+            samples: The samples that contain the minibatch.
             indices: The minibatch; None = all.
-            share: Of the whole group's samples that these are; a process may have no sample at all.
+            share: Fraction of the whole group's samples; a process may have none.
 
         Returns:
-            Policy loss and entropy, or the value loss: means, times the share.
+            Mean policy loss and entropy, or mean value loss, each times the share.
         """
         trained = self.trained[name]
         if share == 0.0:

@@ -1,4 +1,4 @@
-"""Distributions over actions, each on packed parameters ``[N, D]`` as `PolicyNetwork` gives them."""
+"""Distributions over actions. Each takes packed parameters ``[N, D]``, the outputs of `PolicyNetwork`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NEVER = float(FORBIDDEN)
 
 
 class Distribution(Protocol):
-    """What an algorithm asks of a distribution; all ``[N]``, entropy and KL in nats."""
+    """Interface of a distribution. Results are ``[N]``; entropy and KL are in nats."""
 
     name: str
-    """As a WEIGHTS message has it."""
+    """Its name in a WEIGHTS message."""
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns log π(a|s)."""
@@ -27,19 +27,19 @@ class Distribution(Protocol):
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor: ...
 
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """KL(old ‖ new)."""
+        """Returns KL(old ‖ new)."""
 
     def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
                of_entropy: float, of_kl: float) -> torch.Tensor:
         """Returns the gradient of a function of log π, entropy and KL with respect to ``outputs``, ``[N, D]``.
 
         Args:
-            outputs: Where it is asked for.
-            actions: Those of log π.
-            old: KL(old ‖ outputs) is meant; not read if ``of_kl`` is 0.
+            outputs: The point of the gradient.
+            actions: Actions of log π.
+            old: Distribution of KL(old ‖ outputs); not read if ``of_kl`` is 0.
             of_log_probs: The function's derivative by log π of each sample, ``[N]``.
-            of_entropy: By each sample's entropy.
-            of_kl: By each sample's KL.
+            of_entropy: Its derivative by each sample's entropy.
+            of_kl: Its derivative by each sample's KL.
         """
 
 
@@ -91,7 +91,7 @@ class Gaussian:
 
 
 class Categorical:
-    """Discrete actions 0 … n − 1 by unnormalised logits, so ``D`` = n."""
+    """Discrete actions 0 … n − 1 with unnormalized logits, so ``D`` = n."""
 
     name = "categorical"
 
@@ -129,16 +129,16 @@ class Categorical:
 
 
 class Categoricals:
-    """Several independent choices at once, each a `Categorical` of its own logits, which follow each other.
+    """Several independent choices at once. Each is a `Categorical`, and their logits are concatenated.
 
-    They are looked at as ``[N·A, C]``, ``C`` the largest number of values; a choice of fewer never takes the rest.
+    Internally they are ``[N·A, C]``, where ``C`` is the largest number of values. Smaller choices never take the rest.
     """
 
     def __init__(self, counts: Sequence[int]) -> None:
-        """Says how many values each choice has: ``n`` of each."""
+        """Takes the number of values of each choice."""
         self.name = " ".join(["categorical", *map(str, counts)])
         self._one, self._choices, self._most = Categorical(), len(counts), max(counts)
-        # By place in [A, C], the place in [D]; D itself is that of the value that is never taken.
+        # Maps places in [A, C] to places in [D]. Place D is the value that is never taken.
         places = torch.full((len(counts), self._most), sum(counts))
         first = 0
         for choice, count in enumerate(counts):
@@ -177,15 +177,15 @@ class Categoricals:
 
 
 def allowed(outputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Returns logits with those forbidden that are forbidden in known ones of the same samples, both ``[N, D]``.
+    """Returns logits ``[N, D]`` that forbid the actions forbidden in the known logits ``[N, D]`` of the same samples.
 
-    The slopes of a forbidden logit are 0, as its probability is.
+    A forbidden logit has slope 0, as its probability is 0.
     """
     return torch.where(known > 0.5 * _NEVER, outputs, _NEVER)
 
 
 def make_distribution(spaces: Spaces) -> Distribution:
-    """The distribution over these actions."""
+    """Returns the distribution over the actions of these spaces."""
     if spaces.action_counts:
         return Categoricals(spaces.action_counts)
     return Categorical() if spaces.is_discrete else Gaussian()

@@ -1,8 +1,12 @@
-"""IMPACT, to be read from top to bottom: PPO's clipping around a target network, for samples of older policies.
+"""IMPACT, readable from top to bottom: PPO's clipping around a target network, for samples of older policies.
 
-Luo et al. 2020, in the form that RLlib's APPO gives it: V-trace for the target network's policy with c̄ = ρ̄ = 1, a
-surrogate clipped around that policy, an adaptive KL penalty towards it, and a circular buffer of minibatches. As there,
-advantages are not normalised. See docs/decisions/0010-off-policy.md.
+Luo et al. 2020, as in RLlib's APPO: V-trace for the target network's policy with c̄ = ρ̄ = 1, a surrogate clipped
+around that policy, an adaptive KL penalty toward it, and a circular buffer of minibatches. As in RLlib, advantages are
+not normalized. Each minibatch trains when it arrives and may be replayed later. RLlib also draws the first use at
+random and may drop an unused minibatch. See docs/decisions/0010-off-policy.md.
+
+The target is renewed after a number of trained samples, not optimizer steps, because minibatches of whole fragments may
+be smaller than ``minibatch_steps``.
 
 Paper: Nitro §8.2.1 and Table 1.
 """
@@ -29,14 +33,14 @@ from runtime.ports.learning import Batch, LossMeans, State, TrainingSamples, Upd
 
 _REPLAY_STREAM = 0x4EA1
 _KL_COEFFICIENT_SHARE_MIN = 1e-3
-"""β does not fall below this share of its initial value: halved at each of a thousand updates it would stay at 0."""
+"""β does not fall below this share of its initial value: after a thousand halvings it would remain 0."""
 _LOG_RATIO_MAX = 20.0
-"""Far beyond any clip; the exponential of more would make the gradient infinite, and then everything."""
+"""Far beyond any clip. The exponential of a larger value would make the gradient infinite, and then all weights."""
 
 
 @dataclass
 class _Kept:
-    """A minibatch of the circular buffer and how often it was trained on."""
+    """A minibatch of the circular buffer and how often it was used."""
 
     minibatch: Minibatch
     uses: int
@@ -51,8 +55,8 @@ class Impact(OffPolicy[ImpactSettings]):
         """Makes a learner; see `ActorCritic`.
 
         Args:
-            spec: Its algorithm is resolved, too.
-            options: As `ActorCritic`.
+            spec: The specification. Its algorithm is fitted and resolved.
+            options: Options of `ActorCritic`.
 
         Raises:
             ValueError: The algorithm was not fitted or not resolved.
@@ -66,7 +70,7 @@ class Impact(OffPolicy[ImpactSettings]):
         self._buffer: deque[_Kept] = deque(maxlen=self.settings.buffer_batches)
 
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """Makes one step on each minibatch of the batch's fragments, and keeps them to be replayed if it is alone."""
+        """Makes one step on each minibatch of the batch's fragments. Keeps them for `replay` if it trains alone."""
         minibatches = self.minibatches(batch)
         update = self.train_once(minibatches, progress=progress)
         if self.share is None:
@@ -74,7 +78,7 @@ class Impact(OffPolicy[ImpactSettings]):
         return update
 
     def replay(self, *, progress: float) -> Update | None:
-        """Makes one step on a minibatch drawn from those that may still be used; None if there is none."""
+        """Makes one step on a minibatch drawn from the buffer. Returns None if none may be used again."""
         fresh = [kept for kept in self._buffer if kept.uses < self.settings.uses_max and self._is_fresh(kept)]
         self._buffer = deque(fresh, maxlen=self._buffer.maxlen)
         if not fresh:
@@ -88,7 +92,11 @@ class Impact(OffPolicy[ImpactSettings]):
         return self.policy_version - int(kept.minibatch.batch.policy_versions.min()) <= self._staleness_max
 
     def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
-        """Begins an update; before, renews the target network if it is due: it becomes what actors were sent."""
+        """Renews the target network if it is due, then begins an update.
+
+        The target becomes the policy that actors were sent, with its moments and before new ones are merged. It keeps
+        these moments: with newer ones, every merge would move the network that should not move.
+        """
         settings = self.settings
         period = (settings.target_update_frequency * settings.buffer_batches * settings.uses_max
                   * settings.minibatch_steps)
@@ -101,7 +109,7 @@ class Impact(OffPolicy[ImpactSettings]):
         super().begin(batches, progress=progress, is_replay=is_replay)
 
     def reference_outputs(self, observations: np.ndarray) -> np.ndarray:
-        """Returns the target network's distributions, with the moments that it had when it was the policy."""
+        """Returns the target network's distributions, with the moments from when it was the policy."""
         return self.evaluate(self.target, observations, self.target_moments)
 
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +122,7 @@ class Impact(OffPolicy[ImpactSettings]):
         return surrogate, slopes * (log_ratios <= _LOG_RATIO_MAX)
 
     def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
-        """Moves to the next version, and adapts β, which stays above a share of its initial value."""
+        """Moves to the next version, and adapts β, which never falls below a fraction of its initial value."""
         update = super().finish(samples, losses, is_replay=is_replay)
         adapted = adapted_kl_coefficient(
             self.kl_coefficient, kl=update.metrics.kl, kl_target=self.settings.kl_target)
@@ -122,7 +130,7 @@ class Impact(OffPolicy[ImpactSettings]):
         return update
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state; there is nothing to replay then, since kept minibatches are no part of one.
+        """Continues from a state. Kept minibatches are not part of a state, so there is nothing to replay at first.
 
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
@@ -131,9 +139,9 @@ class Impact(OffPolicy[ImpactSettings]):
         self._buffer.clear()
 
     def networks(self) -> dict[str, torch.nn.Module]:
-        """Returns, by name, every network that belongs to a state: the target network too."""
+        """Returns every network of a state by name, including the target network."""
         return super().networks() | {"target": self.target}
 
     def all_moments(self) -> dict[str, RunningMoments]:
-        """Returns, by name, all moments that belong to a state: the target network's too."""
+        """Returns all moments of a state by name, including the target network's."""
         return super().all_moments() | {"target_moments": self.target_moments}

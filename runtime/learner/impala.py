@@ -1,7 +1,7 @@
-"""IMPALA: an actor-critic whose actors need not have the newest policy.
+"""IMPALA: an actor-critic whose actors may have older policies.
 
 Espeholt et al. 2018: values and advantages by V-trace with c̄ = ρ̄ = 1, policy gradient −log π·Â, entropy bonus. As in
-RLlib, losses are means over the samples and advantages are not normalised.
+RLlib, losses are means over the samples and advantages are not normalized.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from runtime.ports.learning import Batch, TrainingSamples, Update
 
 
 class Impala(OffPolicy[ImpalaSettings]):
-    """The IMPALA learner; each sample is trained on once, whichever version acted."""
+    """The IMPALA learner. It trains on each sample once, whichever version acted."""
 
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Makes one step on each minibatch of the batch's fragments."""
         return self.train_once(self.minibatches(batch), progress=progress)
 
     def reference_outputs(self, observations: np.ndarray) -> np.ndarray:
-        """Returns the present policy's distributions."""
+        """Returns the current policy's distributions."""
         return self.evaluate(self.policy, observations)
 
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns log π(a|s)·Â, whose Â contains ρ; its gradient is that of Espeholt et al. 2018, §4.2."""
+        """Returns log π(a|s)·Â, where Â contains ρ. Its gradient is in Espeholt et al. 2018, §4.2."""
         return log_probs * samples["advantages"], samples["advantages"]
 
     def kl(self, samples: TrainingSamples) -> float:
-        """Returns KL(μ ‖ π) of the acting policies, estimated by log μ − log π of the actions that they took.
+        """Returns KL(μ ‖ π) of the acting policies, estimated as log μ − log π of the actions taken.
 
-        The acting policies' distributions are not known any more; the estimate may be a little below 0.
+        The acting policies' distributions are no longer known. The estimate may be slightly below 0.
         """
         return self.mean_at_present(
             lambda outputs, part: part["log_probs"] - self.distribution.log_prob(outputs, part["actions"]), samples)

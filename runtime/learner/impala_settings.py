@@ -1,4 +1,4 @@
-"""Settings of IMPALA; no torch here."""
+"""Settings of IMPALA, without torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ImpalaSettings(AlgorithmSettings):
     learner: ClassVar[str] = "runtime.learner.impala:Impala"
     is_off_policy: ClassVar[bool] = True
 
-    minibatch_steps: Count = Field(512, description="samples per gradient step at most, in whole fragments; one "
-                                   "fragment at least")
+    minibatch_steps: Count = Field(512, description="maximum samples per gradient step, in whole fragments; at least "
+                                   "one fragment")
     learning_rate: Positive = Field(6e-4, description="Adam's step size")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(0.5, description="weight of the value loss ½(V − target)²")

@@ -9,7 +9,7 @@ from runtime.settings.updater import UpdaterSettings
 
 
 class InstanceSettings(UpdaterSettings):
-    """Settings of training where the loop runs."""
+    """Settings for training where the loop runs."""
 
     is_exact: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True

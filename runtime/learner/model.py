@@ -1,4 +1,4 @@
-"""Policy, critic and moments: made, evaluated, sent to actors and saved; nothing here trains them."""
+"""Makes, evaluates, sends and saves policy, critic and moments, without training them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from runtime.settings.algorithm import AlgorithmSettings
 
 _NO_CLIP = np.float32(3.0e38)
 PIXEL_SAMPLES = 1024
-"""Pixels are looked at in parts of so many observations where no gradient is asked for: features are large."""
+"""Observations per pass through a pixel network without gradients. Features are large."""
 
 Settings = TypeVar("Settings", bound=AlgorithmSettings)
 
 
 class Model(Generic[Settings]):
-    """What a learner trains, and what a learner elsewhere starts from.
+    """Networks and moments that a learner trains, and that a remote learner starts from.
 
     Attributes:
         settings: The algorithm's section of the experiment file.
         policy: Acts.
         critic: Estimates values.
-        moments: Normalise observations; what is trained next acts with them.
-        return_moments: Of the returns whose deviation rewards are divided by, if they are normalised.
-        acting_moments: Those of the present version's weights: `moments` before `begin` merged a batch into them.
-        distribution: Over actions.
-        policy_version: Counts finished updates.
-        counters: Names of the attributes, numbers, that belong to a state.
+        moments: Normalize observations; the policy trained next acts with them.
+        return_moments: Moments of the returns. If rewards are normalized, they are divided by the deviation.
+        acting_moments: Moments of the current version's weights: `moments` before `begin` merged a batch into them.
+        distribution: Distribution over actions.
+        policy_version: Number of finished updates.
+        counters: Names of the numeric attributes that belong to a state.
     """
 
     counters: tuple[str, ...] = ("policy_version",)
@@ -47,7 +47,7 @@ class Model(Generic[Settings]):
         """Makes fresh networks.
 
         Args:
-            spec: What they are made of; its algorithm is fitted to the environment.
+            spec: The specification. Its algorithm is fitted to the environment.
             device: ``cpu`` or ``cuda``.
 
         Raises:
@@ -74,28 +74,28 @@ class Model(Generic[Settings]):
         self.policy_version = 0
 
     def networks(self) -> dict[str, torch.nn.Module]:
-        """Returns, by name, every network that belongs to a state."""
+        """Returns every network of a state by name."""
         return {"policy": self.policy, "critic": self.critic}
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Returns, by name, what gradients are of: the parameters of policy and critic."""
+        """Returns the parameters of policy and critic, which gradients are computed for, by name."""
         return {f"{name}.{key}": parameter for name, network in (("policy", self.policy), ("critic", self.critic))
                 for key, parameter in network.named_parameters()}
 
     def all_moments(self) -> dict[str, RunningMoments]:
-        """Returns, by name, all moments that belong to a state."""
+        """Returns all moments of a state by name."""
         return {"moments": self.moments} | (
             {"return_moments": self.return_moments} if self.settings.normalize_rewards else {})
 
     def evaluate(
         self, network: torch.nn.Module, observations: Any, moments: RunningMoments | None = None
     ) -> np.ndarray:
-        """Returns what a network gives for raw observations ``[N, …]``, without a gradient; a tensor for a tensor.
+        """Returns a network's outputs for raw observations ``[N, …]``, without gradients. A tensor gives a tensor.
 
         Args:
-            network: Of this learner.
-            observations: Raw.
-            moments: Normalise them; the present ones without.
+            network: A network of this learner.
+            observations: Raw observations.
+            moments: Normalize them; None = the current moments.
         """
         inputs = self.inputs(observations, moments)
         with torch.no_grad():
@@ -105,7 +105,7 @@ class Model(Generic[Settings]):
         return found
 
     def inputs(self, observations: Any, moments: RunningMoments | None = None) -> torch.Tensor:
-        """Returns raw observations as the networks take them: normalised by these moments, or the present ones."""
+        """Returns network inputs for raw observations, normalized by these moments or the current ones."""
         inputs = torch.as_tensor(observations, device=self.device)
         if not self.settings.normalize_observations:
             return inputs
@@ -116,13 +116,13 @@ class Model(Generic[Settings]):
         return with_vectors(inputs, vectors, self._spaces) if self._spaces.is_combined else vectors
 
     def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
-        """Returns the samples as tensors on the learner's device, observations as the networks take them."""
+        """Returns the samples as tensors on the learner's device. Observations become network inputs."""
         tensors = {name: torch.as_tensor(array, device=self.device)
                    for name, array in vars(samples).items() if name != "observations"}
         return tensors | {"observations": self.inputs(samples.observations)}
 
     def _normalisation(self, moments: RunningMoments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean and standard deviation, float32 ``[O]``, and the clip; ``[0]`` and neutral without normalisation."""
+        """Mean and standard deviation, float32 ``[O]``, and the clip. Without normalization, neutral and ``[0]``."""
         clip = np.float32(self.settings.observation_clip) if self.settings.normalize_observations else _NO_CLIP
         return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
 
@@ -139,7 +139,7 @@ class Model(Generic[Settings]):
         })
 
     def snapshot(self) -> State:
-        """Returns what gradients and samples depend on: networks, moments and counters, without the optimiser."""
+        """Returns all that gradients and samples depend on: networks, moments and counters, without the optimizer."""
         arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
                   for name, network in self.networks().items() for key, tensor in network.state_dict().items()}
         values = {"algorithm": self.kind} | {name: getattr(self, name) for name in self.counters}
@@ -149,7 +149,7 @@ class Model(Generic[Settings]):
         return State(arrays, values)
 
     def load_snapshot(self, snapshot: State) -> None:
-        """Takes a snapshot's place; the optimiser stays as it is.
+        """Loads a snapshot and leaves the optimizer unchanged.
 
         Raises:
             CheckpointError: The snapshot belongs to another network or algorithm.
@@ -158,7 +158,7 @@ class Model(Generic[Settings]):
             self._load(snapshot.arrays, snapshot.values)
 
     def _load(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Takes over all but the optimiser's state."""
+        """Loads everything except the optimizer's state."""
         if values["algorithm"] != self.kind:
             raise ValueError(f"it is {values['algorithm']}'s, not {self.kind}'s")
         for name, network in self.networks().items():
@@ -175,7 +175,7 @@ class Model(Generic[Settings]):
 
 @contextmanager
 def belonging() -> Iterator[None]:
-    """Says of what does not fit a learner that it belongs to another one."""
+    """Turns errors of state that does not fit a learner into a CheckpointError."""
     try:
         yield
     except (KeyError, RuntimeError, ValueError) as error:

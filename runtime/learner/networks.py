@@ -1,6 +1,6 @@
-"""Policy and critic: hidden layers for vectors, two of 256 tanh units or others, a convolutional network for pixels.
+"""Policy and critic: hidden layers for vectors (two of 256 tanh units by default), a convolutional network for pixels.
 
-A picture beside a vector gets both: hidden layers over the convolutions' features and the vector.
+A picture with a vector gets both: hidden layers over the convolutions' features and the vector.
 
 Paper: Nitro §8.1.
 """
@@ -22,12 +22,12 @@ from runtime.learner.fast.perceptron import TanhLayers
 
 
 class PolicyNetwork(nn.Module):
-    """Observation → parameters of the distribution over actions; log σ is the same in every state.
+    """Maps observations to parameters of the distribution over actions. log σ is the same in every state.
 
     Args:
         network: The text of a `lambda_actor.policy.Architecture`.
-        initialisation: ``orthogonal``, with gain √2 and 0.01 or 1 at the end and no bias, or ``default``: PyTorch's.
-        initial_std: σ before the first update, if actions are continuous.
+        initialisation: ``orthogonal``, with gain √2, a final gain of 0.01 or 1, and no bias; or ``default``: PyTorch's.
+        initial_std: σ of continuous actions before the first update.
     """
 
     def __init__(self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal",
@@ -39,20 +39,20 @@ class PolicyNetwork(nn.Module):
             torch.full((spaces.action_size,), math.log(initial_std)))
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """float32 ``[N, O]``, normalised, or uint8 ``[N, F·C, H, W]`` or ``[N, 1, 1, Y]`` → float32 ``[N, D]``.
+        """Maps float32 ``[N, O]``, normalized, or uint8 ``[N, F·C, H, W]`` or ``[N, 1, 1, Y]`` to float32 ``[N, D]``.
 
-        What the ``D`` are: see `runtime.learner.distributions`.
+        See `runtime.learner.distributions` for the meaning of ``D``.
         """
         return self.packed(self.layers(observations))
 
     def packed(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Returns the distribution's parameters, given what the last layer gives."""
+        """Returns the distribution's parameters, given the last layer's outputs."""
         return outputs if self.log_std is None else _beside(outputs, self.log_std)
 
     def unpacked(self, slopes: torch.Tensor) -> torch.Tensor:
-        """Returns a gradient with respect to what the last layer gives, given that of the distribution's parameters.
+        """Returns a gradient by the last layer's outputs, given the gradient by the distribution's parameters.
 
-        That of log σ becomes the parameter's.
+        The gradient by log σ goes to the parameter.
         """
         if self.log_std is None:
             return slopes
@@ -61,7 +61,7 @@ class PolicyNetwork(nn.Module):
 
 
 class ValueNetwork(nn.Module):
-    """Observation → value, ``[N, …]`` → float32 ``[N]``; of the policy's shape."""
+    """Maps observations ``[N, …]`` to values, float32 ``[N]``. Has the policy's shape."""
 
     def __init__(self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal") -> None:
         super().__init__()
@@ -71,16 +71,16 @@ class ValueNetwork(nn.Module):
         return self.packed(self.layers(observations))
 
     def packed(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Returns the values, given what the last layer gives, ``[N, 1]`` → ``[N]``."""
+        """Returns the values, given the last layer's outputs, ``[N, 1]`` → ``[N]``."""
         return outputs.squeeze(-1)
 
     def unpacked(self, slopes: torch.Tensor) -> torch.Tensor:
-        """Returns a gradient with respect to what the last layer gives, ``[N]`` → ``[N, 1]``."""
+        """Returns a gradient by the last layer's outputs, ``[N]`` → ``[N, 1]``."""
         return slopes.unsqueeze(-1)
 
 
 class CombinedLayers(nn.Sequential):
-    """Layers for a picture, then layers over its features and the vector beside it."""
+    """Layers for a picture, then layers over its features and the vector."""
 
     def __init__(self, spaces: Spaces, trunk: Sequence[nn.Module], rest: Sequence[nn.Module]) -> None:
         super().__init__(*trunk, *rest)
@@ -98,9 +98,9 @@ class CombinedLayers(nn.Sequential):
 
 
 def vectors_beside(observations: torch.Tensor, spaces: Spaces) -> torch.Tensor:
-    """Returns the vectors float32 ``[N, V]`` of observations uint8 ``[N, 1, 1, Y]``, which pictures stand before."""
+    """Returns the vectors float32 ``[N, V]`` of observations uint8 ``[N, 1, 1, Y]``, where they follow the pictures."""
     size = math.prod(spaces.beside_shape)
-    # A copy: floats begin at whole multiples of four bytes.
+    # A copy, because floats must be aligned to four bytes.
     return observations[:, 0, 0, size:].clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
@@ -112,14 +112,14 @@ def with_vectors(observations: torch.Tensor, vectors: torch.Tensor, spaces: Spac
 
 
 class Pixels(nn.Module):
-    """uint8 pixels → float32 in [0, 1]."""
+    """Maps uint8 pixels to float32 in [0, 1]."""
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         return pixels.float() / PIXEL_MAX
 
 
 class SameConvolution(nn.Conv2d):
-    """A convolution padded as TensorFlow's SAME: ⌈size / stride⌉ outputs, the smaller half of the padding first."""
+    """A convolution padded like TensorFlow's SAME: ⌈size / stride⌉ outputs, the smaller half of the padding first."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         rows, columns = (same_padding(size, kernel, stride)[1:] for size, kernel, stride in zip(
@@ -128,9 +128,9 @@ class SameConvolution(nn.Conv2d):
 
 
 class WholeConvolution(nn.Linear):
-    """A VALID convolution over all that is left, ``[N, C, H, W]`` → ``[N, outputs]``.
+    """A VALID convolution over the whole remaining picture, ``[N, C, H, W]`` → ``[N, outputs]``.
 
-    Written as the matrix product that it is, which is several times as fast.
+    A matrix product, which is several times as fast as a convolution.
     """
 
     def __init__(self, image_shape: tuple[int, int, int], outputs: int) -> None:
@@ -142,7 +142,7 @@ class WholeConvolution(nn.Linear):
 
     @property
     def filters(self) -> torch.Tensor:
-        """The weight as a convolution's, ``[outputs, C, H, W]``."""
+        """Returns the weight in a convolution's shape, ``[outputs, C, H, W]``."""
         return self.weight.view(-1, *self.image_shape)
 
 
@@ -159,7 +159,7 @@ def _apart(slopes: torch.Tensor, of_log_std: torch.Tensor) -> torch.Tensor:
 
 
 def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
-    """Returns the network's layers as a WEIGHTS message names them: ``layer.0.weight``, ``layer.0.bias`` and so on."""
+    """Returns the layers by their names in a WEIGHTS message: ``layer.0.weight``, ``layer.0.bias`` and so on."""
     layers = [layer for layer in network.layers if isinstance(layer, nn.Linear | nn.Conv2d)]
     arrays: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(layers):

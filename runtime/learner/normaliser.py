@@ -14,10 +14,10 @@ from runtime.records.files import INTEGER_MAX
 class RunningMoments:
     """Mean and variance of all observations merged so far, float64 ``[O]``.
 
-    The moments belong to a policy version, as its weights do: actors normalise by those of the version that they run.
-    An update merges what it is given before its first step and publishes the same moments, so it trains the function of
-    the raw observation that acts next. The acting policy's probabilities come with its trajectory and are never
-    computed again: a ratio is that of two such functions.
+    Moments belong to a policy version, as its weights do. Actors normalize with the moments of the version that they
+    run. An update merges its batch before the first step and publishes the same moments, so it trains the function of
+    the raw observation that acts next. A trajectory contains the acting policy's probabilities, which are never
+    computed again. So a ratio compares two such functions.
     """
 
     def __init__(self, size: int, binary_parts: Sequence[tuple[int, int]] = ()) -> None:
@@ -25,8 +25,8 @@ class RunningMoments:
 
         Args:
             size: ``O``.
-            binary_parts: Starts and ends of what is 0 or 1, which keeps mean 0 and variance 1. A rare one's deviation
-                is small, so normalised it would drown all else.
+            binary_parts: Starts and ends of features that are 0 or 1. They keep mean 0 and variance 1: a rare one has a
+                small deviation, and normalized it would drown out all others.
         """
         self.count = 0
         self._binary_parts = binary_parts
@@ -35,15 +35,15 @@ class RunningMoments:
 
     @property
     def std(self) -> np.ndarray:
-        """float64 ``[O]``, bounded away from 0 for features that do not vary."""
+        """Standard deviation, float64 ``[O]``, bounded away from 0 for features that do not vary."""
         return np.sqrt(self.variance + 1e-8)
 
     def merge(self, samples: np.ndarray) -> None:
-        """Takes ``samples`` ``[N, O]`` in."""
+        """Merges ``samples`` ``[N, O]``."""
         self.add(*moments_of(samples))
 
     def add(self, count: int, mean: np.ndarray, variance: np.ndarray) -> None:
-        """Takes samples in of which these are the moments (Chan et al. 1979, the parallel update of mean and M2)."""
+        """Merges samples with these moments (Chan et al. 1979, the parallel update of mean and M2)."""
         for start, end in self._binary_parts:
             mean[start:end], variance[start:end] = 0.0, 1.0
         if self.count == 0:
@@ -55,10 +55,10 @@ class RunningMoments:
         self.count, self.mean, self.variance = total, self.mean + delta * count / total, squares / total
 
     def load(self, mean: np.ndarray, variance: np.ndarray, count: int) -> None:
-        """Goes on from other moments of as many features.
+        """Replaces the moments by others with the same number of features.
 
         Raises:
-            ValueError: They are of others, or no observations have them.
+            ValueError: The features differ, or no observations have such moments.
         """
         for array in (mean, variance):
             if (array.dtype, array.shape) != (self.mean.dtype, self.mean.shape) or not np.isfinite(array).all():
@@ -68,14 +68,14 @@ class RunningMoments:
         self.count, self.mean, self.variance = count, mean.copy(), variance.copy()
 
     def copy(self) -> RunningMoments:
-        """Another one that stands where this one stands."""
+        """Returns a copy."""
         other = RunningMoments(len(self.mean), self._binary_parts)
         other.count, other.mean, other.variance = self.count, self.mean.copy(), self.variance.copy()
         return other
 
 
 def moments_of(samples: Any) -> tuple[int, np.ndarray, np.ndarray]:
-    """Returns how many ``samples`` ``[N, O]`` there are, and their mean and variance, float64 ``[O]``."""
+    """Returns the number of ``samples`` ``[N, O]``, and their mean and variance, float64 ``[O]``."""
     if not len(samples):
         return 0, np.zeros(samples.shape[1:]), np.zeros(samples.shape[1:])
     if isinstance(samples, torch.Tensor):

@@ -1,8 +1,8 @@
-"""The loss that policy and critic descend: its value, and its gradient written out.
+"""The loss of policy and critic: its value, and its gradient written out.
 
     − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
 
-It is the same for all algorithms, but for the surrogate; an algorithm without a penalty leaves β at 0.
+All algorithms share it, except for the surrogate. Without a penalty, β is 0.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from runtime.learner.trained_network import TrainedNetwork
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of an algorithm, with the coefficients that it has now.
+    """The loss of an algorithm with its current coefficients.
 
     Attributes:
-        surrogate: Returns what is maximised, of each sample, and its derivative by log π(a|s); see `ActorCritic`.
-        distribution: Over actions.
+        surrogate: Returns each sample's objective and its derivative by log π(a|s); see `ActorCritic`.
+        distribution: Distribution over actions.
         value_coefficient: c_v.
         entropy_coefficient: c_H.
         kl_coefficient: β.
-        is_masked: Whether the environment says which actions are allowed; then ``old_outputs`` of samples say so.
+        is_masked: Whether the environment masks actions. Then the samples' ``old_outputs`` mark the forbidden ones.
     """
 
     surrogate: Callable[[torch.Tensor, Tensors], tuple[torch.Tensor, torch.Tensor]]
@@ -40,11 +40,11 @@ class Objective:
     is_masked: bool = False
 
     def allowed(self, outputs: torch.Tensor, samples: Tensors) -> torch.Tensor:
-        """Returns the policy's outputs ``[N, D]`` without the actions that were not allowed."""
+        """Returns the policy's outputs ``[N, D]`` without the forbidden actions."""
         return allowed(outputs, samples["old_outputs"]) if self.is_masked else outputs
 
     def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
-        """Returns the mean loss ``[]`` if the networks give ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
+        """Returns the mean loss ``[]`` for the networks' ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
         outputs = self.allowed(outputs, samples)
         surrogate = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)[0].mean()
         value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
@@ -90,7 +90,10 @@ def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: 
 @compiled
 def truncated_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float, log_caps: torch.Tensor
                         ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the clipped surrogate of ratios that are cut at a cap, and its derivative by log r: 0 above the cap."""
+    """Returns the clipped surrogate of ratios cut at a cap, and its derivative by log r: 0 above the cap.
+
+    Uses `where`, because a minimum would halve the gradient where ratio and cap are equal.
+    """
     is_free = log_ratios <= log_caps
     ratios = torch.exp(torch.where(is_free, log_ratios, log_caps))
     free = ratios * advantages
@@ -99,7 +102,10 @@ def truncated_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip
 
 
 def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float) -> float:
-    """Adapts β as Schulman et al. 2017, §4, with RLlib's factors: ×1.5 above twice the target, ×0.5 below half."""
+    """Returns β adapted as in Schulman et al. 2017, §4, with RLlib's factors.
+
+    β grows by 1.5 if KL is above twice the target, and is halved if KL is below half of it.
+    """
     if kl > 2.0 * kl_target:
         return kl_coefficient * 1.5
     if kl < 0.5 * kl_target:

@@ -1,4 +1,4 @@
-"""What IMPACT and IMPALA share: training on whole fragments of other policies, corrected by V-trace."""
+"""The base of IMPACT and IMPALA: training on whole fragments of other policies, corrected by V-trace."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Settings = TypeVar("Settings", ImpactSettings, ImpalaSettings)
 
 
 class Minibatch(NamedTuple):
-    """What a gradient step is made on.
+    """The samples of one gradient step.
 
     Attributes:
-        batch: Its fragments; of a group's, those of this process.
-        share: Where these stand among the group's; None if this process trains alone.
+        batch: Its fragments. In a group, those of this process.
+        share: Their place in the group's minibatch; None if this process trains alone.
     """
 
     batch: Batch
@@ -36,7 +36,7 @@ class Minibatch(NamedTuple):
 
 
 class OffPolicy(ActorCritic[Settings]):
-    """The base of the algorithms that train on trajectories of several, older, policy versions."""
+    """The base of the algorithms that train on trajectories of several older policy versions."""
 
     @abstractmethod
     def reference_outputs(self, observations: np.ndarray) -> np.ndarray:
@@ -55,9 +55,9 @@ class OffPolicy(ActorCritic[Settings]):
                                      old_outputs=reference)
 
     def minibatches(self, batch: Batch) -> list[Minibatch]:
-        """Returns whole fragments in random order, in parts of nearly equal size of at most ``minibatch_steps``.
+        """Returns whole fragments in random order, in nearly equal parts of at most ``minibatch_steps``.
 
-        A part has one fragment at least; of a group's, this process may have none.
+        A part has at least one fragment. In a group, this process may have none.
         """
         share, lengths = self.share, batch.lengths if self.share is None else self.share.lengths
         stream = np.random.default_rng((_FRAGMENT_STREAM, self.seed, self.policy_version))
@@ -69,7 +69,7 @@ class OffPolicy(ActorCritic[Settings]):
         return found
 
     def train_once(self, minibatches: Sequence[Minibatch], *, progress: float, is_replay: bool = False) -> Update:
-        """Makes one step on each minibatch, estimated right before it, then moves to the next version."""
+        """Makes one step on each minibatch, with estimates made right before it, then moves to the next version."""
         whole = self.share
         self.begin([one.batch for one in minibatches], progress=progress, is_replay=is_replay)
         parts, losses = [], list[LossMeans]()

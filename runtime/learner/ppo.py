@@ -1,4 +1,4 @@
-"""PPO, to be read from top to bottom.
+"""PPO, readable from top to bottom.
 
 Schulman et al. 2017 with GAE, the clipped surrogate, an adaptive KL penalty, and separate networks for policy and
 critic.
@@ -34,7 +34,7 @@ class Ppo(ActorCritic[PpoSettings]):
         self.kl_coefficient = self.settings.kl_coefficient
 
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """Trains on a batch in several epochs of shuffled minibatches; the last epoch is reported.
+        """Trains on a batch in several epochs of shuffled minibatches, and reports the last epoch.
 
         Raises:
             ValueError: Several policy versions sampled the batch.
@@ -46,7 +46,7 @@ class Ppo(ActorCritic[PpoSettings]):
         return self.finish(samples, losses[-len(epochs[-1]):])
 
     def samples(self, batch: Batch) -> TrainingSamples:
-        """Estimates advantages by GAE, and normalises them; the policy stays close to the one that acted.
+        """Estimates advantages by GAE and normalizes them. The acting policy is the one to stay close to.
 
         Raises:
             ValueError: Several policy versions sampled the batch.
@@ -65,7 +65,7 @@ class Ppo(ActorCritic[PpoSettings]):
                                      old_outputs=self.acting_outputs(batch))
 
     def minibatches(self, batch: Batch, epoch: int) -> list[torch.Tensor]:
-        """Returns a permutation of all samples in parts of nearly equal size, none over ``minibatch_steps``."""
+        """Returns a permutation of all samples in nearly equal parts of at most ``minibatch_steps``."""
         stream = np.random.default_rng((_SHUFFLE_STREAM, self.seed, int(batch.policy_versions[0]), epoch))
         count = self.sample_count(batch)
         order = stream.permutation(count)
@@ -73,7 +73,7 @@ class Ppo(ActorCritic[PpoSettings]):
         return [torch.from_numpy(part).to(self.device) for part in np.array_split(order, parts)]
 
     def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old, cut at ``log_caps`` ``[N]`` if there are some."""
+        """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old, cut at ``log_caps`` ``[N]`` if given."""
         log_ratios, advantages, clip = log_probs - samples["log_probs"], samples["advantages"], self.settings.clip
         if "log_caps" in samples:
             return truncated_surrogate(log_ratios, advantages, clip, samples["log_caps"])

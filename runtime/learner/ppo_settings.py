@@ -1,4 +1,4 @@
-"""Settings of PPO; no torch here."""
+"""Settings of PPO, without torch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class PpoSettings(AlgorithmSettings):
     has_truncated_loss: ClassVar[bool] = True
 
     epochs: Count = Field(10, description="passes over a round's batch")
-    minibatch_steps: Count = Field(256, description="samples per gradient step at most; the whole batch where that "
+    minibatch_steps: Count = Field(256, description="maximum samples per gradient step; the whole batch if that "
                                    "is smaller")
-    gae_lambda: Share = Field(0.95, description="λ of generalised advantage estimation")
+    gae_lambda: Share = Field(0.95, description="λ of generalized advantage estimation")
     clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
-    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
+    kl_target: Positive = Field(0.01, description="target KL per update for adapting β, in nats")
     normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
 
     @property
     def passes(self) -> int:
-        """Its epochs."""
+        """Number of epochs."""
         return self.epochs
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields also the KL divergence that no penalty is adapted to."""
+        """Also yields the KL target if there is no penalty to adapt."""
         yield from super().unused(prefix)
         yield from unused_kl_target(self.kl_coefficient, prefix)

@@ -1,4 +1,4 @@
-"""Samples that are ready to be trained on, and how they are put together."""
+"""Arranges batches as training samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lambda_actor.policy import FORBIDDEN
 from runtime.ports.learning import Batch, DetectorSamples, TrainingSamples
 
 Tensors = Mapping[str, torch.Tensor]
-"""Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, observations as the networks take them."""
+"""Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, with observations as network inputs."""
 
 
 def flat(batch: Batch, array: np.ndarray) -> np.ndarray:
@@ -34,7 +34,7 @@ def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:
 
 
 def masked(batch: Batch, outputs: np.ndarray) -> np.ndarray:
-    """Returns a policy's outputs ``[N, D]`` for a batch, those forbidden that its masks forbid."""
+    """Returns a policy's outputs ``[N, D]`` for a batch, with the batch's masks applied."""
     if batch.action_masks is None:
         return outputs
     return np.where(flat(batch, batch.action_masks), outputs, FORBIDDEN)
@@ -46,7 +46,7 @@ def float32(array: Any) -> Any:
 
 
 def _is_full(batch: Batch) -> bool:
-    """Whether there is no padding."""
+    """Whether the batch has no padding."""
     return batch.env_steps == math.prod(batch.rewards.shape)
 
 

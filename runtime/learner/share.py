@@ -1,6 +1,6 @@
-"""One process' part of a batch that a group of processes has, and what it learns of the others' parts.
+"""One process's part of a group's batch, and what it learns about the other parts.
 
-No sample leaves its process. What travels are gradients, and counts, means and variances.
+Samples never leave their process. Only gradients, counts, means and variances travel.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from runtime.learner.normaliser import RunningMoments
 
 
 class Group(Protocol):
-    """Processes that make the same calls at the same time."""
+    """Processes that make the same calls together."""
 
     @property
     def rank(self) -> int:
-        """Which of them this one is, from 0."""
+        """Index of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Number of processes."""
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replaces each tensor by its sum over the group, in place; the same bits in all processes."""
+        """Replaces each tensor by its sum over the group, in place; bit-identical in all processes."""
 
 
 class Share:
-    """Where the samples of this process stand among those of the whole batch.
+    """Locates this process's samples in the whole batch.
 
     Attributes:
         group: The processes.
         lengths: Steps of each trajectory of the whole batch, int64 ``[B]``.
-        sample_count: ``N`` of it.
+        sample_count: ``N``, samples of the whole batch.
     """
 
     def __init__(self, group: Group, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device) -> None:
@@ -45,7 +45,7 @@ class Share:
             group: The processes.
             columns: Which trajectories of the whole batch this process has, ascending, int64.
             lengths: Steps of each trajectory of the whole batch, int64 ``[B]``.
-            device: Of the learner.
+            device: Device of the learner.
         """
         self.group, self.lengths, self._columns, self._device = group, lengths, columns, device
         is_step = np.arange(lengths.max())[:, None] < lengths
@@ -57,32 +57,32 @@ class Share:
         self._places = torch.from_numpy(places).to(device)
 
     def own(self, indices: torch.Tensor | None) -> tuple[torch.Tensor, int]:
-        """Returns which samples of this process are among some of the whole batch, and how many those are in all.
+        """Returns which of this process's samples belong to a minibatch, and the minibatch's total size.
 
         Args:
-            indices: Of samples of the whole batch, int64; None = all.
+            indices: The minibatch as indices of the whole batch's samples, int64; None = all.
         """
         places = self._places if indices is None else self._places[indices]
         return places[places >= 0], len(places)
 
     def part(self, columns: np.ndarray) -> tuple[np.ndarray, Share]:
-        """Returns which of this process' trajectories are among some of the whole batch, and its share in those.
+        """Returns which of this process's trajectories belong to a selection, and its share of the selection.
 
         Args:
-            columns: Trajectories of the whole batch, int64, in any order.
+            columns: The selection from the whole batch, int64, in any order.
         """
         is_own = np.isin(columns, self._columns)
         return np.searchsorted(self._columns, columns[is_own]), Share(
             self.group, np.flatnonzero(is_own), self.lengths[columns], device=self._device)
 
     def pooled(self, count: int, mean: np.ndarray, variance: np.ndarray) -> RunningMoments:
-        """Returns the moments of the whole batch, given those of this process' samples, float64 ``[O]``."""
+        """Returns the moments of the whole batch, given the moments of this process's samples, float64 ``[O]``."""
         rows = torch.zeros((self.group.size, 1 + 2 * len(mean)), dtype=torch.float64, device=self._device)
         rows[self.group.rank] = torch.from_numpy(np.concatenate([[count], mean, variance])).to(self._device)
         self.group.sum([rows])
         moments = RunningMoments(len(mean))
         for row in rows.cpu().numpy():
-            # Without a sample there is no mean.
+            # A process without samples has no mean.
             if row[0]:
                 moments.add(int(row[0]), row[1:1 + len(mean)], row[1 + len(mean):])
         return moments

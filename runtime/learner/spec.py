@@ -1,4 +1,4 @@
-"""What a learner is made of, as another process is told it: values that JSON can hold."""
+"""Converts a learner's specification to and from JSON values, for other processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from runtime.settings.kinds import is_import_path
 
 
 def spec_values(spec: LearnerSpec) -> dict[str, Any]:
-    """Returns what a learner is made of as values that JSON can hold."""
-    # Another process need not know all kinds that were added to this one.
+    """Returns a learner's specification as JSON values."""
+    # Another process may not know all kinds that were registered in this one.
     others = {ALGORITHMS.key(kind) for kind in ALGORITHMS.settings} - {spec.algorithm.chosen_key}
     return {**vars(spec), "algorithm": spec.algorithm.model_dump(mode="json", exclude=others),
             "spaces": dataclasses.asdict(spec.spaces)}
 
 
 def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
-    """Returns what a learner is made of, from what `spec_values` returned."""
+    """Returns a learner's specification, given the result of `spec_values`."""
     if is_import_path(kind := values["algorithm"]["kind"]):
         add_kind(kind)
     spaces: dict[str, Any] = {name: _tuples(value) for name, value in values["spaces"].items()}

@@ -1,6 +1,6 @@
-"""A network that is trained: its parameters, its gradient and its optimiser's moments, each in one flat tensor.
+"""A network in training: its parameters, gradient and optimizer moments, each in one flat tensor.
 
-So that a step is one call, whatever the number of layers.
+A step is then one call, whatever the number of layers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from runtime.records.files import INTEGER_MAX
 
 
 class TrainedNetwork:
-    """A policy or a critic, and all that moves it.
+    """A policy or a critic with its gradient and optimizer.
 
     Attributes:
-        network: Its parameters are views of `values`, their ``grad`` of `gradient`.
+        network: Its parameters are views of `values`, and their ``grad`` are views of `gradient`.
         values: All parameters, one after the other, ``[P]``.
-        gradient: Of them; whoever writes it writes all of it.
-        optimizer: Steps along it.
-        is_by_hand: Whether nothing is left to autograd.
+        gradient: Their gradient. Every writer must overwrite all of it.
+        optimizer: Steps along the gradient.
+        is_by_hand: Whether it works without autograd.
     """
 
     is_by_hand = False
@@ -40,25 +40,25 @@ class TrainedNetwork:
         self._kept: list[torch.Tensor] = []
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs, and keeps what `backward` needs; without a graph that leads to the outputs."""
+        """Returns the outputs, without a graph, and keeps what `backward` needs."""
         with torch.enable_grad():
             self._kept = [self.network(observations)]
         return self._kept[0].detach()
 
     def backward(self, slopes: torch.Tensor) -> None:
-        """Writes the gradient, given that of the loss with respect to the outputs of the last `forward`."""
+        """Writes the gradient, given the loss's gradient by the outputs of the last `forward`."""
         self.gradient.zero_()
         self._kept[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
         self._kept = []
 
     @torch.no_grad()
     def clip(self, norm_max: float | None) -> None:
-        """Shortens the gradient to a norm, if one is given."""
+        """Clips the gradient to a norm, if one is given."""
         if norm_max is not None:
             clip_gradient(self.gradient, norm_max)
 
     def named_gradients(self) -> dict[str, torch.Tensor]:
-        """Returns the gradient by parameter; copies."""
+        """Returns the gradient by parameter, as copies."""
         parts = self._parts(self.gradient.clone())
         return {name: part for (name, _), part in zip(self.network.named_parameters(), parts, strict=True)}
 
@@ -67,24 +67,24 @@ class TrainedNetwork:
         """Writes the gradient by parameter.
 
         Raises:
-            KeyError: That of a parameter is missing.
+            KeyError: A parameter's gradient is missing.
         """
         for (name, _), part in zip(self.network.named_parameters(), self._parts(self.gradient), strict=True):
             part.copy_(gradients[name])
 
     def optimizer_state(self) -> list[dict[str, np.ndarray]]:
-        """Returns steps and moments of each parameter; copies."""
+        """Returns copies of each parameter's steps and moments."""
         steps = self.optimizer.steps.cpu().numpy()
         moments = {name: self._parts(tensor) for name, tensor in self.optimizer.moments.items()}
         return [{"step": steps.copy()} | {name: parts[index].cpu().numpy().copy() for name, parts in moments.items()}
                 for index, _ in enumerate(self.network.parameters())]
 
     def set_optimizer_state(self, states: list[dict[str, np.ndarray]]) -> None:
-        """Goes on from steps and moments of each parameter.
+        """Loads each parameter's steps and moments.
 
         Raises:
             KeyError: Something is missing.
-            ValueError: It is not of such parameters.
+            ValueError: Shapes or types do not match the parameters.
         """
         for name, tensor in self.optimizer.moments.items():
             for index, (part, state) in enumerate(zip(self._parts(tensor), states, strict=True)):
@@ -102,24 +102,24 @@ class TrainedNetwork:
         self.optimizer.steps.fill_(made)
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Views of a flat tensor, one for each parameter and of its shape."""
+        """Returns views of a flat tensor, one in the shape of each parameter."""
         parameters = list(self.network.parameters())
         return [part.view(one.shape) for part, one in zip(
             torch.split(flat, [one.numel() for one in parameters]), parameters, strict=True)]
 
 
 def optimizer_arrays(trained: Iterable[TrainedNetwork]) -> dict[str, np.ndarray]:
-    """Returns steps and moments as ``optimizer.INDEX.NAME``, where parameters are counted through."""
+    """Returns steps and moments as ``optimizer.INDEX.NAME``, numbering the parameters of all networks."""
     states = [state for one in trained for state in one.optimizer_state()]
     return {f"optimizer.{index}.{name}": array for index, state in enumerate(states) for name, array in state.items()}
 
 
 def set_optimizer_arrays(trained: Iterable[TrainedNetwork], arrays: Mapping[str, np.ndarray]) -> None:
-    """Goes on from what `optimizer_arrays` returned.
+    """Loads the result of `optimizer_arrays`.
 
     Raises:
         KeyError: Something is missing.
-        ValueError: It is not of such parameters.
+        ValueError: Shapes or types do not match the parameters.
     """
     first = 0
     for one in trained:

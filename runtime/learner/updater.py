@@ -11,18 +11,18 @@ from runtime.ports.sampling import Trajectory
 
 
 class InPlaceUpdater:
-    """Trains one learner on each batch while it is being submitted; see `runtime.ports.learning.Updater`.
+    """Trains one learner on each batch within `submit`; see `runtime.ports.learning.Updater`.
 
     Attributes:
-        learner: Trains.
-        ended: Updates that `poll` has not handed out yet.
+        learner: The learner.
+        ended: Updates that `poll` has not returned yet.
     """
 
     def __init__(self, learner: Learner) -> None:
-        """Takes a learner over.
+        """Takes over a learner.
 
         Args:
-            learner: Trains; nobody else updates it from now on.
+            learner: Only this updater may train it from now on.
         """
         self.learner = learner
         self.ended: list[Update] = []
@@ -41,20 +41,20 @@ class InPlaceUpdater:
         return assemble_batch(trajectories, spaces, clip_rewards=clip_rewards)
 
     def submit(self, batch: Batch, *, progress: float) -> None:
-        """Trains on the batch; `poll` hands the update out."""
+        """Trains on the batch. `poll` returns the update."""
         self.ended.append(self.learner.update(batch, progress=progress))
 
     def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the updates since the last call, without waiting: none is ever under way."""
+        """Returns the updates since the last call. Never waits, as no update is ever under way."""
         ended, self.ended = self.ended, []
         return ended
 
     def replay(self, *, progress: float) -> Update | None:
-        """Has the learner replay; its update is returned here and not by `poll`."""
+        """Makes the learner replay, and returns the update, which `poll` does not return."""
         return self.learner.replay(progress=progress)
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the learner's objective at its present policy."""
+        """Returns the learner's objective at its current policy."""
         return self.learner.curvature_problem(objective, samples)
 
     def get_state(self) -> State:
@@ -62,9 +62,9 @@ class InPlaceUpdater:
         return self.learner.get_state()
 
     def set_state(self, state: State) -> None:
-        """Sets the learner's state, and forgets what `poll` has not handed out yet."""
+        """Sets the learner's state, and drops updates that `poll` has not returned."""
         self.learner.set_state(state)
         self.ended.clear()
 
     def close(self) -> None:
-        """Does nothing: whoever made the learner ends its processes."""
+        """Does nothing: the learner's creator ends its processes."""

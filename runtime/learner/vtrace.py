@@ -1,4 +1,4 @@
-"""V-trace: value targets and advantages of one policy from what another one sampled."""
+"""V-trace: value targets and advantages of one policy from samples of another."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ def vtrace(
     *,
     discount: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Espeholt et al. 2018, equation 1 as in their Remark 1, and the advantages of their §4.2, with ρ̄ = c̄ = 1.
+    """Returns V-trace's value targets and advantages, with ρ̄ = c̄ = 1.
+
+    Targets: Espeholt et al. 2018, equation 1 as in their Remark 1. Advantages: their §4.2.
 
         ρ_t = min(1, π(a_t|s_t)/μ(a_t|s_t))
         δ_t = ρ_t·(r_t + γ·V(s_{t+1}) − V(s_t))
         v_t = V(s_t) + δ_t + γ·ρ_t·(v_{t+1} − V(s_{t+1}))
         Â_t = ρ_t·(r_t + γ·v_{t+1} − V(s_t))
 
-    A sequence ends where its episode terminated, where nothing follows, and where it was cut (time limit, end of the
-    fragment), where v_{t+1} = V(s_{t+1}).
+    A sequence ends where its episode terminated, with no further reward, and where it was cut (time limit, end of the
+    fragment), with v_{t+1} = V(s_{t+1}).
 
     Args:
         rewards, values: ``[T, B]``.
@@ -34,7 +36,7 @@ def vtrace(
     Returns:
         v and Â, both float64 ``[T, B]``.
     """
-    # Clipped before the exponential, which might overflow.
+    # Clip before the exponential, which might overflow.
     rhos = np.exp(np.minimum(log_ratios.astype(np.float64), 0.0))
     following_values = next_values * ~terminated
     deltas = rhos * (rewards + discount * following_values - values)

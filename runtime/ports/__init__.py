@@ -1,1 +1,1 @@
-"""The vocabulary: the small interfaces through which the parts of a run know each other, by subject."""
+"""Small interfaces through which the parts of a run use each other, by subject."""

@@ -1,4 +1,4 @@
-"""Where actors run, and how their messages get there."""
+"""Fleets, where actors run, and the cache for their messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Invocation:
 
     Attributes:
         event: What its handler receives (JSON values only).
-        timeout_s: The most seconds that it is billed for, without its start-up; a fleet's own limit may be shorter.
-        replayed_steps: Steps of its open episode that it takes again.
-        limit_s: Seconds after which the local fleet ends it, if that is not the fleet's own limit.
-        process: The only process of the local fleet that may serve it, counted from 0; None if any may. Other fleets do
-            not read it.
+        timeout_s: Maximum billed seconds without start-up. A fleet's own limit may be shorter.
+        replayed_steps: Steps of its open episode that it replays.
+        limit_s: Seconds after which the local fleet ends it, if not the fleet's own limit.
+        process: The only process of the local fleet that may serve it, counted from 0; None = any. Other fleets ignore
+            it.
     """
 
     invocation_id: str
@@ -39,15 +39,16 @@ class Outcome:
     Attributes:
         status: ``ok`` (the handler returned), ``error`` (it raised), ``crashed`` (its process died), ``timeout``,
             ``abandoned`` (the round no longer waited for it).
-        response: The handler's return value where ``ok``.
-        error: What went wrong, for people, else empty.
-        was_started: False where it was given up before it began: then it costs nothing.
-        billed_s: Billed duration in seconds; without start-up, unless it is metered.
-        init_s: Billed duration of a cold start: where it is metered, what this actor had of it, contained in
-            ``billed_s``; else what it would have, were it to start cold.
-        is_metered: Whether the platform said what it bills; else ``billed_s`` is modelled, or an upper bound.
-        cpu_s, init_cpu_s: Measured CPU seconds of it, if it made no environment and was served alone, and of its
-            start-up, if known.
+        response: The handler's return value if ``ok``.
+        error: A message for users if something went wrong, otherwise empty.
+        was_started: False if it was given up before it started. Then it costs nothing.
+        billed_s: Billed seconds, without start-up unless it is metered.
+        init_s: Billed seconds of a cold start. If metered, this actor's part, contained in ``billed_s``. Otherwise what
+            a cold start would take.
+        is_metered: Whether the platform reported the billed duration. Otherwise ``billed_s`` is modeled or an upper
+            bound.
+        cpu_s, init_cpu_s: Measured CPU seconds of the invocation, if it made no environment and was served alone, and
+            of its start-up, if known.
     """
 
     invocation_id: str
@@ -66,16 +67,16 @@ class Fleet(Protocol):
     """Where actors run."""
 
     concurrency: int
-    """Invocations that really run at once; more are queued."""
+    """Invocations that run at once; further ones are queued."""
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Starts these actors, or queues them; returns at once."""
+        """Starts these actors or queues them. Returns at once."""
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """What ended since the last call; waits until there is something, at most ``timeout_s``."""
+        """Returns the outcomes since the last call. Waits up to ``timeout_s`` for the first one."""
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives these up: each still open one ends, soon, with an outcome of its own."""
+        """Gives up these invocations. Each open one ends soon with an outcome of its own."""
 
     def close(self) -> None:
         """Ends everything; idempotent."""

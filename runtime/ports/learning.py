@@ -1,8 +1,8 @@
-"""How batches become policies.
+"""Interfaces of learners and updaters, which turn batches into policies.
 
 Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of a batch, ``N`` = T·B samples,
 ``O`` observation size, ``A`` action size, ``D`` parameters of a distribution over actions, ``P`` of a network.
-``…`` stands for the rest of an observation's shape: ``O``, or ``F·C, H, W`` of stacked frames (see
+``…`` is the rest of an observation's shape: ``O``, or ``F·C, H, W`` of stacked frames (see
 `lambda_actor.spaces.Spaces`).
 """
 
@@ -23,25 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """What accepted actors sampled: a round's in slot order, or those of an asynchronous update as they came.
+    """Samples of accepted actors: a round's in slot order, or an asynchronous update's in order of arrival.
 
-    A trajectory of fewer than ``T`` steps is followed by padding: zeros, which belong to nothing. Where the simulator
-    is on the learner's device, so is the batch: all but ``policy_versions`` and ``lengths`` are tensors there, and
-    nothing is padded.
+    A trajectory of fewer than ``T`` steps is followed by padding with zeros. If the simulator is on the learner's
+    device, so is the batch: all but ``policy_versions`` and ``lengths`` are tensors there, without padding.
 
     Attributes:
         policy_versions: The version that acted, int64 ``[B]``.
         lengths: Steps of each trajectory, int64 ``[B]``.
         observations: Raw, float32 ``[T, B, O]``, or uint8 ``[T, B, F·C, H, W]`` or ``[T, B, 1, 1, Y]``.
-        actions: As sampled, before the environment clipped them, float32 ``[T, B, A]``; discrete ones int64 ``[T, B]``.
+        actions: As sampled, before the environment clips them, float32 ``[T, B, A]``; discrete: int64 ``[T, B]``.
         log_probs: log μ(a|s) of the acting policy, float32 ``[T, B]``.
         rewards: float64 ``[T, B]``.
-        terminated: bool ``[T, B]``; the episode ended and nothing follows.
-        bootstrap_mask: bool ``[T, B]``; the sequence is cut here (time limit or end of the fragment) and goes on
+        terminated: bool ``[T, B]``; the episode ended and no reward can follow.
+        bootstrap_mask: bool ``[T, B]``; the sequence is cut here (time limit or end of the fragment) and continues
             from ``bootstrap_observations``.
         bootstrap_observations: ``[K, …]``, one for each True of ``bootstrap_mask`` in (B, T) order.
-        action_masks: Which values of each choice the environment allowed, those of several choices one after the
-            other, bool ``[T, B, M]``; None if it does not say.
+        action_masks: Which values of each choice the environment allowed, choices concatenated, bool ``[T, B, M]``;
+            None if the environment has no masks.
     """
 
     policy_versions: np.ndarray
@@ -62,7 +61,7 @@ class Batch:
 
     @property
     def is_step(self) -> np.ndarray:
-        """What is no padding, bool ``[T, B]``."""
+        """Steps that are not padding, bool ``[T, B]``."""
         return np.arange(len(self.rewards))[:, None] < self.lengths
 
 
@@ -71,11 +70,11 @@ class DetectorSamples:
     """Samples on which the objective's curvature is measured; as in `Batch`, flattened to ``[N, …]``.
 
     Attributes:
-        advantages: As the update used them (normalised where it normalises), float32 ``[N]``.
+        advantages: The update's advantages (normalized if it normalizes), float32 ``[N]``.
         value_targets: float32 ``[N]``.
         old_outputs: The distribution that the update kept close to (PPO: the acting policy's; IMPACT: the target
-            network's), float32 ``[N, D]``; see `runtime.learner.distributions`. The logits of actions that were not
-            allowed are `lambda_actor.policy.FORBIDDEN`, and tell so wherever the samples go.
+            network's), float32 ``[N, D]``; see `runtime.learner.distributions`. Forbidden actions have the logit
+            `lambda_actor.policy.FORBIDDEN`, so these samples contain the action masks.
     """
 
     observations: np.ndarray
@@ -88,11 +87,11 @@ class DetectorSamples:
 
 @dataclass(frozen=True)
 class UpdateMetrics:
-    """What one policy update reports; means over its last epoch, but ``kl`` over the whole batch after it.
+    """Report of one policy update: means over its last epoch, except ``kl``, over the whole batch after it.
 
     Attributes:
-        kl: KL(old ‖ new) in nats, of the distribution that the update kept close to; for IMPALA the acting policy's,
-            estimated from the samples. Infinite if the new policy's σ is too large for a float.
+        kl: KL(old ‖ new) in nats, from the distribution that the update kept close to. For IMPALA, estimated from the
+            samples for the acting policy. Infinite if the new policy's σ is too large for a float.
     """
 
     policy_loss: float
@@ -105,17 +104,17 @@ class UpdateMetrics:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How an update was put together from gradients of several learners; named as in `runtime.records.rows`.
+    """How gradients of several learners made an update; names as in `runtime.records.rows`.
 
     Attributes:
-        gradients: Those that were applied.
-        gradients_lost: Those whose learner failed.
-        gradients_late: Those of earlier updates that came since the last one, and were not applied.
+        gradients: Number of applied gradients.
+        gradients_lost: Number of gradients whose learner failed.
+        gradients_late: Number of gradients of earlier updates that arrived since the last one and were not applied.
         aggregations: Versions of the parameter function.
-        gradient_staleness_mean: Mean number of aggregations between a gradient's policy and the one that it was applied
-            to.
+        gradient_staleness_mean: Mean number of aggregations between a gradient's policy and the policy that it was
+            applied to.
         staleness_bound: None if there was none.
-        truncated_fraction: Share of the samples whose ratio was cut.
+        truncated_fraction: Fraction of the samples whose ratio was cut.
     """
 
     gradients: int
@@ -129,13 +128,13 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class Together:
-    """How an update was made by several instances; named as in `runtime.records.rows`.
+    """How several instances made an update; names as in `runtime.records.rows`.
 
     Attributes:
-        instances: Those that took part.
+        instances: Number of participating instances.
         reduce_s: Seconds in which an instance summed gradients with the others, mean over the instances.
-        reduce_wait_s: Of them, those in which it waited for others.
-        instance_memory_mib: The most memory that an instance has had, MiB.
+        reduce_wait_s: Seconds of these in which it waited for others.
+        instance_memory_mib: Peak memory of an instance, MiB.
     """
 
     instances: int
@@ -149,11 +148,10 @@ class Update:
     """One policy update.
 
     Attributes:
-        samples: What it was made on, for the detector.
-        staleness: By trajectory, how many versions older than the policy that was updated the acting one was,
-            int64 ``[B]``.
+        samples: Its samples, for the detector.
+        staleness: Versions between the acting policy and the updated one, by trajectory, int64 ``[B]``.
         is_replay: Whether these trajectories had been trained on before.
-        aggregation: How it was put together; None if one process made it.
+        aggregation: How several learners or instances made it; None if one process made it.
     """
 
     metrics: UpdateMetrics
@@ -165,7 +163,7 @@ class Update:
 
 @dataclass(frozen=True)
 class CurvatureProblem:
-    """A scalar objective whose Hessian is asked for: ``criterion(module(inputs), targets)``, to be *maximised*."""
+    """A scalar objective to differentiate twice: ``criterion(module(inputs), targets)``, which is *maximized*."""
 
     module: torch.nn.Module
     criterion: Any
@@ -175,20 +173,20 @@ class CurvatureProblem:
 
 @dataclass(frozen=True)
 class State:
-    """What a part needs to go on after a checkpoint: arrays by name, and values that JSON can hold."""
+    """State of a part in a checkpoint: arrays by name, and JSON values."""
 
     arrays: dict[str, np.ndarray]
     values: dict[str, Any]
 
 
 class HasState(Protocol):
-    """A part of a run that goes on after a checkpoint."""
+    """A part of a run that can continue from a checkpoint."""
 
     def get_state(self) -> State:
-        """Returns what a resumption needs; what follows does not change it."""
+        """Returns the state for resuming. Later changes do not affect it."""
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state.
+        """Continues from a state.
 
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
@@ -197,11 +195,11 @@ class HasState(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TrainingSamples:
-    """A batch that is ready to be trained on: flattened, with advantages and value targets.
+    """A batch ready for training: flattened, with advantages and value targets.
 
     Attributes:
-        arrays: The samples as an `Update` hands them out.
-        tensors: The same by name on the learner's device, observations as its networks take them.
+        arrays: The samples, as in an `Update`.
+        tensors: The same by name on the learner's device, with observations as network inputs.
         values: V of the observations when the samples were made, float32 ``[N]``.
         policy_versions: The version that acted, by trajectory, int64 ``[B]``.
     """
@@ -214,11 +212,11 @@ class TrainingSamples:
 
 @dataclass(frozen=True, eq=False)
 class LossMeans:
-    """What a gradient's samples cost before its step.
+    """Losses of a gradient's samples before its step.
 
     Attributes:
         means: Mean policy loss, value loss and entropy, float32 ``[3]``, on the learner's device.
-        sample_count: Samples that these are means over.
+        sample_count: Number of samples.
     """
 
     means: torch.Tensor
@@ -227,10 +225,10 @@ class LossMeans:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """A gradient of the loss, clipped as the settings say.
+    """A gradient of the loss, clipped according to the settings.
 
     Attributes:
-        tensors: By parameter, ``policy.…`` and ``critic.…``.
+        tensors: Gradients by parameter, ``policy.…`` and ``critic.…``.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -242,31 +240,31 @@ class Learner(HasState, Protocol):
 
     @property
     def policy_version(self) -> int:
-        """Counts finished updates."""
+        """Number of finished updates."""
 
     def weights(self) -> bytes:
-        """Returns what acts, the policy, as a WEIGHTS message of `lambda_actor.wire`."""
+        """Returns the acting policy as a WEIGHTS message of `lambda_actor.wire`."""
 
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Trains on every sample of a batch and moves to the next policy version.
 
         Args:
-            batch: What was sampled.
-            progress: Share of the training that is done, 0 to 1, for schedules.
+            batch: The sampled batch.
+            progress: Fraction of the training that is done, 0 to 1, for schedules.
         """
 
     def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on trajectories that it keeps, and moves to the next version; None if it keeps none.
+        """Trains once more on kept trajectories, and moves to the next version. Returns None if none are kept.
 
-        These trajectories are no part of a checkpoint: after a resumption there is nothing to replay.
+        Kept trajectories are not part of a checkpoint, so a resumed run has nothing to replay at first.
         """
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the maximised objective of that name at the present policy; a copy, free to be differentiated."""
+        """Returns the maximized objective of that name at the current policy, as a copy to differentiate."""
 
 
 class Updater(HasState, Protocol):
-    """Turns batches into policy versions: it decides where and when a learner trains."""
+    """Turns batches into policy versions. Decides where and when a learner trains."""
 
     @property
     def policy_version(self) -> int:
@@ -276,46 +274,46 @@ class Updater(HasState, Protocol):
         """The newest policy as a WEIGHTS message of `lambda_actor.wire`."""
 
     def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> Batch:
-        """Returns what `submit` takes of these trajectories, in their order.
+        """Returns these trajectories, in their order, as a batch for `submit`.
 
         Args:
             trajectories: Decoded and checked against ``spaces``.
-            spaces: Of the environment.
-            clip_rewards: Whether the sign of each reward counts.
+            spaces: The environment's spaces.
+            clip_rewards: Whether only the sign of each reward counts.
 
         Raises:
             CorruptedMessageError: Frames cannot be unpacked.
         """
 
     def submit(self, batch: Batch, *, progress: float) -> None:
-        """Takes a batch to be trained on; may return before it is.
+        """Takes a batch for training. May return before training ends.
 
         Args:
-            batch: Belongs to the updater from now on.
-            progress: Share of the training that is done, 0 to 1, for schedules.
+            batch: The batch, which the updater owns from now on.
+            progress: Fraction of the training that is done, 0 to 1, for schedules.
 
         Raises:
-            RunError: What trains is gone.
+            RunError: The learner is gone.
         """
 
     def poll(self, timeout_s: float) -> list[Update]:
         """Returns the updates that have ended since the last call, oldest first.
 
         Args:
-            timeout_s: Seconds to wait for the first one, if none has ended and one is under way.
+            timeout_s: Seconds to wait for the first one, if none has ended yet and one is under way.
 
         Raises:
-            RunError: What trains is gone.
+            RunError: The learner is gone.
         """
 
     def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on trajectories that were trained on before; None if there is nothing to train on again."""
+        """Trains once more on earlier trajectories. Returns None if there are none to reuse."""
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the named objective at the newest policy, as a copy that training leaves alone."""
+        """Returns the named objective at the newest policy, as a copy that training does not change."""
 
     def get_state(self) -> State:
-        """Returns what a resumption needs; nothing that was submitted is still under way when it is called."""
+        """Returns the state for resuming. Call it only when no update is under way."""
 
     def close(self) -> None:
-        """Ends everything that trains; idempotent."""
+        """Ends all training; idempotent."""

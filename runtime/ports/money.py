@@ -1,4 +1,4 @@
-"""Work that costs money, and who reserves and bills it."""
+"""Paid work, and the meter that reserves and bills it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runtime.ports.fleet import Outcome
 from runtime.settings.section import Field, Section
 
 Price = Annotated[float, Field(gt=0, le=1e6)]
-"""Sums of higher prices may not be finite."""
+"""A price. Sums of higher prices may not be finite."""
 _Text = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$")]
-"""What can be printed."""
+"""Printable text."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Work:
     """Names one piece of paid work, such as one invocation of an actor.
 
     Attributes:
-        role: What it does: `ACTOR`, `LEARNER`, or any other role that has prices.
-        slot: Place among the pieces of its role that may run at once, from 0; an environment that is warm serves
-            the next work in its slot.
-        attempt: 0, or how many pieces of work in this slot failed before this one.
+        role: Kind of work: `ACTOR`, `LEARNER`, or any other role that has prices.
+        slot: Index among the pieces of its role that may run at once, from 0. A warm sandbox serves the next work in
+            its slot.
+        attempt: Number of failed pieces of work in this slot before this one.
     """
 
     role: str
@@ -53,13 +53,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Limits:
-    """For how long the phases of a round may go on; that much is reserved.
+    """Time limits of a round's phases; the meter reserves this much.
 
     Attributes:
-        actor_s: An actor, without its start-up.
-        collect_s: A round's actors, together.
-        update_s: Detection, update and evaluation, together.
-        factor: So many times what the phases took lately; 0 if they are as the experiment says.
+        actor_s: Limit of an actor, without its start-up.
+        collect_s: Limit of all actors of a round together.
+        update_s: Limit of detection, update and evaluation together.
+        factor: The limits are this multiple of recent durations; 0 if the experiment sets them.
     """
 
     actor_s: float
@@ -69,28 +69,28 @@ class Limits:
 
     @property
     def is_tightened(self) -> bool:
-        """Whether they are shorter than the experiment says."""
+        """Whether the limits are shorter than the experiment's."""
         return self.factor > 0.0
 
     @property
     def round_s(self) -> float:
-        """What stands is reserved for so long."""
+        """Seconds for which standing resources are reserved."""
         return self.collect_s + self.update_s
 
 
 class CostMeter(Protocol):
-    """Reserves the worst case of all work before it starts, and settles what it really used."""
+    """Reserves the worst case of all work before it starts, and settles actual use."""
 
     is_by_the_clock: bool
-    """Whether what stands is billed by the clock, so that it is the clock that must keep a round's limits."""
+    """Whether standing resources are billed by the clock. Then the clock must enforce a round's limits."""
 
     @property
     def limits(self) -> Limits:
-        """As the experiment says."""
+        """The experiment's limits."""
 
     @property
     def free_usd(self) -> float:
-        """What is neither spent nor reserved."""
+        """Dollars that are neither spent nor reserved."""
 
     @property
     def spent_usd(self) -> float: ...
@@ -99,35 +99,35 @@ class CostMeter(Protocol):
     def reserved_usd(self) -> float: ...
 
     def fits(self, actors: int, limits: Limits) -> bool:
-        """Whether a round with so many actors and such limits would fit beside all that is reserved now."""
+        """Whether a round with this many actors and these limits fits in addition to current reservations."""
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
-        """Reserves a round with as many actors as fit; 0, and nothing reserved, where not even ``smallest`` do."""
+        """Reserves a round with all actors that fit. Returns 0, and reserves nothing, if not even ``smallest`` fit."""
 
     def open_standing(self, limits: Limits | None = None) -> bool:
-        """Reserves a round but for its actors; False, and nothing reserved, where it does not fit."""
+        """Reserves a round without its actors. Returns False, and reserves nothing, if it does not fit."""
 
     def reserve(self, works: Sequence[Work]) -> int:
-        """Reserves the worst case of each of these in the open round, in order; returns for how many it fits."""
+        """Reserves the worst case of each of these in the open round, in order. Returns how many fit."""
 
     def ahead(self, actors: int) -> AbstractContextManager[None]:
-        """A block in which as many actors more are reserved as fit, at most ``actors``."""
+        """Returns a block in which up to ``actors`` further actors are reserved, if they fit."""
 
     def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
-        """Settles one reserved piece of work; returns its billed seconds.
+        """Settles one reserved piece of work. Returns its billed seconds.
 
         Args:
-            outcome: How it ended; None, or one that was not started, costs nothing.
+            outcome: Its outcome. None, or an outcome that was not started, costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
         """
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
 
     def add_spent(self, usd: float) -> None:
-        """Counts dollars that were spent where no meter saw them."""
+        """Counts dollars that were spent without a meter."""
 
     def forfeit(self) -> float:
-        """Counts all that is still reserved as spent; returns it in dollars."""
+        """Counts all reservations as spent. Returns their dollars."""
 
     def get_state(self) -> dict[str, Any]: ...
 
@@ -135,27 +135,27 @@ class CostMeter(Protocol):
 
 
 class WorkTimes:
-    """Seconds for which a learner's work counts in the bill; these are those that were measured."""
+    """Billed seconds of a learner's work. This class bills the measured seconds."""
 
     def expected_s(self) -> dict[str, float]:
-        """Returns what a round's phases will be billed, as `runtime.cost.limits.PhaseTimes` takes it, if known."""
+        """Returns the expected billed seconds of a round's phases, for `runtime.cost.limits.PhaseTimes`, if known."""
         return {}
 
     def update_s(self, samples: int, measured_s: float) -> float:
-        """Of an update with so many samples."""
+        """Returns the billed seconds of an update with this many samples."""
         return measured_s
 
     def detect_s(self, products: int, samples: int, measured_s: float) -> float:
-        """Of a measurement with so many Hessian-vector products on so many samples."""
+        """Returns the billed seconds of a measurement with these numbers of Hessian-vector products and samples."""
         return measured_s
 
     def evaluate_s(self, steps: int, measured_s: float) -> float:
-        """Of an evaluation with so many steps."""
+        """Returns the billed seconds of an evaluation with this many steps."""
         return measured_s
 
 
 class LambdaPrices(Section):
-    """Of one processor architecture, US dollars per GiB-second."""
+    """Prices for one processor architecture, US dollars per GiB-second."""
 
     on_demand_usd: Price
     provisioned_capacity_usd: Price
@@ -167,9 +167,9 @@ class PriceTable(Section):
 
     Attributes:
         as_of: The day, such as 2026-11-20.
-        source: Where they were taken from, for people.
-        functions: By processor architecture; one may be missing.
-        skus: By price, the SKU of AWS' product and the day since which its price holds; empty if nobody asked.
+        source: Their source, for users.
+        functions: Prices by processor architecture; one may be missing.
+        skus: For each price, the SKU of AWS's product and the day since which it is valid; empty if not looked up.
     """
 
     region: _Text

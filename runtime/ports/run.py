@@ -1,4 +1,4 @@
-"""What a run is made of besides its parts: backend, observers, evaluation and events."""
+"""Interfaces of a run: backend, observers, evaluation and events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EventSink(Protocol):
-    """Records what happens besides finished rounds."""
+    """Records events other than finished rounds."""
 
     def append(self, kind: str, **fields: Any) -> None:
         """Records one event; ``fields`` are JSON values."""
@@ -29,13 +29,13 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Whole episodes in an environment of its own, as `runtime.training.evaluation` plays them.
+    """Whole episodes in a separate environment, played by `runtime.training.evaluation`.
 
     Attributes:
         returns: By episode.
         lengths: By episode, in steps.
-        seconds: CPU-seconds that it took, with episodes that only led to these.
-        steps_before: Steps of those episodes.
+        seconds: CPU-seconds that it took, including episodes that only led to these.
+        steps_before: Steps of those leading episodes.
     """
 
     returns: tuple[float, ...]
@@ -49,13 +49,13 @@ class Evaluation:
 
 
 class PolicyEvaluator(Protocol):
-    """Evaluates policies beside the training, one at a time."""
+    """Evaluates policies during training, one at a time."""
 
     def begin(self, weights: bytes, round_index: int) -> None:
-        """Begins to evaluate the policy that a round left; returns at once."""
+        """Starts to evaluate the policy after a round. Returns at once."""
 
     def result(self, timeout_s: float) -> Evaluation:
-        """Waits for what was begun.
+        """Waits for the started evaluation.
 
         Raises:
             BudgetError: It takes longer than ``timeout_s``.
@@ -65,16 +65,16 @@ class PolicyEvaluator(Protocol):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a backend knows of the run that it supplies.
+    """Information for a backend about the run that it supplies.
 
     Attributes:
         experiment: Resolved and fitted to its environment.
-        spaces: Of that environment.
-        run_id: Of this process' share of the run; a resumption has another one.
-        directory: The run's.
-        events: Records what happens besides finished rounds.
-        stack: Closes, at the run's end and newest first, what the backend opened.
-        shield: Makes a block that an interrupt does not cut in two; for what must be closed once it is open.
+        spaces: Spaces of that environment.
+        run_id: Id of this process's part of the run. A resumed run gets another one.
+        directory: The run's directory.
+        events: Records events other than finished rounds.
+        stack: Closes what the backend opened, at the run's end and newest first.
+        shield: Makes a block that an interrupt cannot split, for resources that must be closed once they are open.
     """
 
     experiment: FittedExperiment
@@ -87,23 +87,23 @@ class RunContext:
 
 
 class Observer(Protocol):
-    """Looks at a run: is told of each finished round, once it is on disk. A subclass names what it wants to know."""
+    """Observes a run. Gets each finished round once it is on disk. A subclass overrides the methods that it needs."""
 
     def on_evaluation(self, row: RoundRow) -> None:
-        """Is called before `on_round_end` if an evaluation was taken in: ``row.evaluation_return_mean``."""
+        """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
         return
 
     def on_round_end(self, row: RoundRow) -> None:
-        """Is called when a finished round is on disk, its checkpoint included."""
+        """Called when a finished round and its checkpoint are on disk."""
         return
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Is called when the run has ended, whatever ended it, and its summary is on disk."""
+        """Called when the run has ended for any reason and its summary is on disk."""
         return
 
 
 def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
-    """Tells observers, one after the other, of a finished round that is on disk, and of its evaluation first."""
+    """Notifies observers, one after the other, of a finished round on disk, first of its evaluation."""
     for observer in observers:
         if row.evaluation_return_mean is not None:
             observer.on_evaluation(row)
@@ -111,10 +111,10 @@ def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
 
 
 class RunControl(Protocol):
-    """What a callback may do to the run that it looks at.
+    """Actions that a callback may take on its run.
 
     Attributes:
-        environment_kwargs: With which the environments of the next round are made; a copy.
+        environment_kwargs: A copy of the arguments for the next round's environments.
     """
 
     @property
@@ -124,73 +124,73 @@ class RunControl(Protocol):
         """Ends the run now, before the next round; its ``stop_reason`` is ``callback: `` and the reason."""
 
     def change_environment(self, **kwargs: Any) -> None:
-        """Changes some of ``environment.kwargs``, from the next round on, until they are changed again.
+        """Changes some of ``environment.kwargs`` from the next round on.
 
-        Episodes that are open are dropped, because they began in another environment. Evaluations keep the kwargs of
-        the experiment file, so that their returns stay comparable.
+        Open episodes are dropped, because they began in another environment. Evaluations keep the kwargs of the
+        experiment file, so their returns remain comparable.
 
         Raises:
-            ValueError: They are no JSON values, or the rounds are asynchronous.
+            ValueError: They are not JSON values, or the rounds are asynchronous.
         """
 
 
 class Callback:
-    """A base class for callbacks of your own: look at a run, stop it, change its environment.
+    """A base class for callbacks of your own, which can observe a run, stop it, and change its environment.
 
-    Each method does nothing unless a subclass has its own. What it raises ends the run. A resumed run calls a callback
-    with the last finished round once more, after `load_state` has undone what it made of that round the first time.
+    Methods do nothing unless a subclass overrides them. An exception ends the run. A resumed run calls a callback with
+    the last finished round once more, after `load_state` has undone the first call's effects.
     """
 
     def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
-        """Is called before `on_round_end` if an evaluation was taken in: ``row.evaluation_return_mean``."""
+        """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
-        """Is called when a finished round is on disk, its checkpoint included."""
+        """Called when a finished round and its checkpoint are on disk."""
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Is called when the run has ended, whatever ended it; ``summary`` is what ``summary.json`` holds."""
+        """Called when the run has ended for any reason. ``summary`` is the content of ``summary.json``."""
 
     def state(self) -> Any:
-        """Returns what the rounds to come depend on, as JSON values; it is in each checkpoint."""
+        """Returns the state that later rounds depend on, as JSON values. Each checkpoint includes it."""
         return None
 
     def load_state(self, state: Any) -> None:
-        """Goes on from what `state` returned."""
+        """Continues from a result of `state`."""
 
 
 class Keeping(Observer, Protocol):
-    """Keeps a run where it outlives its machine, and tells of it whoever watches over its cost."""
+    """Keeps a run where it outlives its machine, and reports its cost to the guard."""
 
     def spent_usd(self) -> float:
-        """The least, in US dollars, that the run had cost when it was taken over, by records elsewhere."""
+        """Returns a lower bound of the run's US dollars at takeover, from records elsewhere."""
         return 0.0
 
     def begins(self) -> None:
-        """Is called right before the first round: everything is there, and actors start."""
+        """Called right before the first round, when everything is ready."""
         return
 
     def ledger_changed(self, ledger: bytes) -> None:
-        """Is called with a new ledger before what it promises is used."""
+        """Called with a new ledger before its reservations are used."""
         return
 
 
 @dataclass(frozen=True)
 class Supplies:
-    """What a backend gives a run; what of it must be closed is on the run's stack.
+    """A backend's supplies for a run. The run's stack closes them.
 
     Attributes:
-        cache: Answers already.
-        fleet: Where actors run.
+        cache: A cache that already answers.
+        fleet: Runs the actors.
         meter: Reserves and bills at the backend's prices.
         keeping: Keeps the run's files.
         actor_event: How actors reach the cache: fields of every actor's event.
-        facts: What people are told of it, by label.
-        prewarmed_actors: Actors to start once before the first round, as proof that they start at all; 0 for none.
-        times: For how long the learner's work counts in the bill; None = as long as was measured.
-        learner_fleet: Invokes the learner function; None if the policy is trained here.
-        learner_store: Where that function finds and leaves what it needs; see `runtime.learner.remote.store`.
-        instances: The same fleet as `fleet` and `learner_fleet`, if its processes play and train; else None.
-        digests: Of files that decide what rounds are, by the key of the experiment file that names them: a resumption
+        facts: Facts about it for users, by label.
+        prewarmed_actors: Actors to start once before the first round, to prove that they can start; 0 for none.
+        times: Billed seconds of the learner's work; None = the measured seconds.
+        learner_fleet: Invokes the learner function; None if this process trains the policy.
+        learner_store: Place of that function's objects; see `runtime.learner.remote.store`.
+        instances: The same fleet as `fleet` and `learner_fleet` if its processes play and train, otherwise None.
+        digests: Digests of files that determine rounds, by the experiment file's key that names them. A resumed run
             must find the same.
     """
 
@@ -212,24 +212,24 @@ class Backend(Protocol):
     """Supplies the cache, the fleet, the meter and the keeping of a run.
 
     Attributes:
-        cost_basis: ``modelled``, or ``metered`` if durations are those that are billed.
-        prices: What the bill is made from.
+        cost_basis: ``modelled``, or ``metered`` if durations are the billed ones.
+        prices: Prices for the bill.
     """
 
     cost_basis: str
     prices: PriceTable
 
     def fetch(self, directory: RunFiles) -> None:
-        """Takes the run over, and puts what is kept of it elsewhere into its directory.
+        """Takes over the run, and copies its files kept elsewhere into its directory.
 
-        Is called first, before anything in the directory is looked at.
+        Called first, before anything reads the directory.
 
         Raises:
-            RunError: It cannot be taken over.
+            RunError: The run cannot be taken over.
         """
 
     def supply(self, run: RunContext) -> Supplies:
-        """Opens what the run needs.
+        """Opens the run's resources.
 
         Raises:
             ServerError: No cache answers.
@@ -241,23 +241,23 @@ class Display(Observer, Protocol):
     """Shows a run while it runs."""
 
     def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
-        """Shows what is about to run; ``rows`` are the rounds that it continues after."""
+        """Shows the run that is about to start. ``rows`` are its earlier rounds."""
         return
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
-        """Shows how many episodes of an evaluation are done; another thread than the training's may call it.
+        """Shows how many episodes of an evaluation are done. Another thread than the training's may call it.
 
         Args:
-            round_index: The round that left the evaluated policy.
-            done: Episodes that are over.
-            episodes: Of the evaluation; it has ended when as many are done.
+            round_index: The round after which the policy is evaluated.
+            done: Number of finished episodes.
+            episodes: Number of episodes of the evaluation. It has ended when as many are done.
         """
         return
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Shows what happened besides finished rounds."""
+        """Shows an event other than a finished round."""
         return
 
     def close(self) -> None:
-        """Ends the showing; may be called before it began."""
+        """Ends the display. May be called before `started`."""
         return

@@ -1,4 +1,4 @@
-"""How a round's trajectories come to be."""
+"""Interfaces for sampling a round's trajectories."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Trajectory = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class OpenEpisodeRecord:
-    """An open episode that waits for an actor: its id and its EPISODE message."""
+    """An open episode waiting for an actor: its id and its EPISODE message."""
 
     episode_id: str
     data: bytes = field(repr=False)
 
     @property
     def steps(self) -> int:
-        """Its steps until now."""
+        """Its steps so far."""
         from lambda_actor.rollout import OpenEpisode
 
         return OpenEpisode.from_bytes(self.data).length
@@ -36,13 +36,13 @@ class OpenEpisodeRecord:
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """What actors of one policy version have in common.
+    """Common properties of the actors of one policy version.
 
     Attributes:
-        event: The event but for ``invocation_id``, ``slot`` and ``episode_id``.
-        spaces: What the arrays of its trajectory must fit.
+        event: The event without ``invocation_id``, ``slot`` and ``episode_id``.
+        spaces: Spaces that the arrays of its trajectory must fit.
         weights_bytes: Size of the weights that it fetches.
-        timeout_s: Longest time that it is billed for, without its start-up.
+        timeout_s: Maximum billed seconds, without its start-up.
     """
 
     event: Mapping[str, Any]
@@ -56,8 +56,8 @@ class Actor:
     """One actor to start.
 
     Attributes:
-        work: What the meter knows it by: the slot that it fills, and the try for that slot.
-        number: The ``slot`` of its event and its trajectory: together with the round it decides its random numbers.
+        work: The meter's name for it: its slot, and the attempt for that slot.
+        number: The ``slot`` of its event and its trajectory. With the round, it determines its random numbers.
         episode: The open episode that it continues; None for a fresh start.
     """
 
@@ -74,7 +74,7 @@ class Actor:
 
     @property
     def replayed_steps(self) -> int:
-        """Steps that it takes again to get to where its episode was left open; a process that left it there, fewer."""
+        """Steps that it replays to reach the end of its open episode; fewer in the process that left it open."""
         return self.episode.steps if self.episode and self.spec.event.get("replay") else 0
 
     @property
@@ -84,7 +84,7 @@ class Actor:
 
     @property
     def invocation(self) -> Invocation:
-        """What a fleet starts."""
+        """Returns the invocation for a fleet."""
         return Invocation(self.invocation_id, {
             **self.spec.event, "invocation_id": self.invocation_id, "slot": self.number,
             "episode_id": self.episode_id}, self.spec.timeout_s, self.replayed_steps)
@@ -98,8 +98,8 @@ class Ended:
         trajectory: Decoded and checked; None if none was accepted, or it was delivered before.
         reason: Why there is no trajectory.
         seconds: Billed seconds, a cold start included; None if it never started.
-        was_given_up: Whether nobody waited for it any more.
-        was_delivered: Whether `Sampler.deliver` handed its trajectory in before it ended.
+        was_given_up: Whether the round no longer waited for it.
+        was_delivered: Whether `Sampler.deliver` returned its trajectory before it ended.
     """
 
     actor: Actor
@@ -113,14 +113,14 @@ class Ended:
 
 @dataclass
 class ActorTally:
-    """Invocations of actors that have ended, counted.
+    """Counts of actor invocations that have ended.
 
     Attributes:
-        billed_s: Billed seconds of every one that started, cold starts included.
-        cpu_s: Measured CPU seconds of every one of which they are known.
-        failed: Those that ended without an accepted trajectory.
-        last_error: Text of the last failure, for people.
-        late: Trajectories that came after they had been given up.
+        billed_s: Billed seconds of all that started, cold starts included.
+        cpu_s: Measured CPU seconds of all for which they are known.
+        failed: Number of invocations that ended without an accepted trajectory.
+        last_error: Text of the last failure, for users.
+        late: Number of trajectories that arrived after they had been given up.
     """
 
     billed_s: list[float] = field(default_factory=list)
@@ -130,7 +130,7 @@ class ActorTally:
     late: int = 0
 
     def add_times(self, ended: Ended) -> None:
-        """Adds the seconds of one that ended."""
+        """Adds the seconds of an ended actor."""
         if ended.seconds is not None:
             self.billed_s.append(ended.seconds)
         if ended.outcome.cpu_s:
@@ -138,11 +138,11 @@ class ActorTally:
 
 
 class Sampler(Protocol):
-    """Brings trajectories: starts actors with published weights, and hands in what ended."""
+    """Collects trajectories: starts actors with published weights, and returns those that have ended."""
 
     @property
     def concurrency(self) -> int:
-        """Actors that really run at once; more are queued."""
+        """Actors that run at once; further ones are queued."""
 
     @property
     def in_flight(self) -> Mapping[str, Actor]:
@@ -153,25 +153,25 @@ class Sampler(Protocol):
         """Actors in flight whose trajectories may still come, in the order in which they started."""
 
     def publish(self, policy_version: int, weights: bytes) -> None:
-        """Makes a policy available to the actors that are started next, and drops those that none needs."""
+        """Makes a policy available to the actors started next, and drops policies that none needs."""
 
     def start(self, actors: Sequence[Actor]) -> None:
-        """Starts actors, or queues them; their worst cases are reserved already."""
+        """Starts actors or queues them. Their worst cases must be reserved."""
 
     def next(self, timeout_s: float) -> Ended | None:
-        """The next actor that ended, billed; None if none does within ``timeout_s``."""
+        """Returns the next ended actor with its bill; None if none ends within ``timeout_s``."""
 
     def deliver(self, actor: Actor) -> Trajectory | None:
-        """The trajectory of an actor that need not be awaited any longer, if it is there already; else gives it up.
+        """Returns an actor's trajectory without waiting for its end. If it has not arrived, gives the actor up.
 
         In both cases the actor's end is still to come.
 
         Raises:
-            WireError: It is there, but cannot be used.
+            WireError: The trajectory has arrived, but cannot be used.
         """
 
     def give_up_all(self) -> Iterator[Ended]:
-        """Gives up all actors in flight; yields each as it ends."""
+        """Gives up all actors in flight. Yields each as it ends."""
 
     def tidy(self) -> int:
-        """Forgets what no actor in flight needs; returns how many trajectories have come too late since."""
+        """Drops data that no actor in flight needs. Returns how many trajectories have arrived too late since."""

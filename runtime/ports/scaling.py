@@ -1,4 +1,4 @@
-"""What is measured of a policy, and how many actors a round gets for it."""
+"""Interfaces of detectors, which measure a policy, and scalers, which choose a round's actors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradientNoise:
-    """Unbiased estimates of tr Σ of a single sample's gradient, and of |G|², which may come out below 0; or None.
+    """Unbiased estimates of tr Σ of a single sample's gradient, and of |G|², which may be negative; or None.
 
     Attributes:
-        products: Hessian-vector products that take about as long: it differentiates each sample once, as half a
-            product does, but in small batches; 1.7 to 2.0 were measured.
+        products: Hessian-vector products of about the same duration. The measurement differentiates each sample once,
+            as half a product does, but in small batches; 1.7 to 2.0 were measured.
     """
 
     variance: float | None
@@ -29,11 +29,11 @@ class GradientNoise:
 
 @dataclass(frozen=True)
 class Detected:
-    """The signals of the acting policy's objective; None where one is undefined, or no scaler reads it.
+    """The signals of the acting policy's objective; None if one is undefined, or if no scaler reads it.
 
     Attributes:
         noise_scale: The smoothed ratio of this and earlier rounds' `GradientNoise`.
-        products: Hessian-vector products that they took, or others that take as long.
+        products: Hessian-vector products of the measurements, or the equivalent of other work.
     """
 
     eigenvalue_min: float | None = None
@@ -46,38 +46,38 @@ class Detected:
 
 
 class Detector(Protocol):
-    """Measures how curved the objective is, and how noisy its gradient; it never sees a learner."""
+    """Measures the objective's curvature and its gradient's noise, without access to the learner."""
 
     @property
     def objective(self) -> str:
-        """Name of the objective that it asks a learner's `curvature_problem` for."""
+        """Name of the objective, for a learner's `curvature_problem`."""
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         """Returns the subset to keep for a later measurement."""
 
     def measure(self, problem: CurvatureProblem) -> Detected:
-        """Measures the objective's curvature at the policy that the problem was made from; no noise."""
+        """Measures the objective's curvature at the problem's policy, without noise."""
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
-        """Measures how noisy the objective's gradient is there."""
+        """Measures the noise of the objective's gradient at the problem's policy."""
 
 
 ROWS_MAX = 64
-"""Finished rounds that a scaler is shown."""
+"""Maximum finished rounds in a scaler's view."""
 
 
 @dataclass(frozen=True)
 class RoundView:
-    """What a scaler may know when it decides about a round.
+    """A scaler's information for deciding about a round.
 
     Attributes:
-        round_index: The round that is decided about, from 1.
-        rows: Of the last finished rounds, oldest first; `ROWS_MAX` at most.
+        round_index: The round to decide about, from 1.
+        rows: Rows of the last finished rounds, oldest first; at most `ROWS_MAX`.
         free_usd: Dollars of the budget that are neither spent nor reserved.
-        signals: By name, each of the scaler's `Scaler.signals`; None where it is undefined, or not measured yet.
+        signals: The scaler's `Scaler.signals` by name; None if undefined or not measured yet.
         target_return: ``stop.target_return``.
         budget_usd: ``budget.usd``.
-        is_by_the_clock: Whether the bill follows the clock: then a round is paid for ``round_s``, else for
+        is_by_the_clock: Whether the bill follows the clock. Then a round is billed for ``round_s``, otherwise for
             ``modelled_round_s`` and ``modelled_evaluate_s``.
     """
 
@@ -95,8 +95,8 @@ class ScalingDecision:
     """How many actors a round should have, and why.
 
     Attributes:
-        boosting_score: None from a scaler that has no score.
-        decay_weight: None from a scaler that has no weight.
+        boosting_score: None if the scaler has no score.
+        decay_weight: None if the scaler has no weight.
     """
 
     actor_count: int
@@ -109,21 +109,21 @@ class Scaler(HasState, Protocol):
 
     @property
     def signals(self) -> frozenset[str]:
-        """Names of the signals that it reads; what nobody reads is not measured."""
+        """Names of the signals that it reads. Other signals are not measured."""
 
     @property
     def actors_min(self) -> int:
-        """Fewest actors of a round; a round that the budget cannot hold with as many is not started."""
+        """Minimum actors of a round. A round does not start if the budget cannot hold this many."""
 
     @property
     def actors_max(self) -> int:
-        """Most actors of a round."""
+        """Maximum actors of a round."""
 
     def first_wave(self, round_index: int) -> int:
-        """Returns how many actors are due whatever the signals say; they start before these are known."""
+        """Returns how many actors start before the signals are known, whatever the signals will say."""
 
     def decide(self, view: RoundView) -> ScalingDecision:
-        """Decides about a round; called once a round."""
+        """Decides about a round. Called once per round."""
 
     def observe(self, row: RoundRow) -> None:
-        """Takes note of a round's row of rounds.jsonl, when the round is finished and before its checkpoint."""
+        """Takes a finished round's row of rounds.jsonl, before the checkpoint."""

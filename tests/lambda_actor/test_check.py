@@ -83,7 +83,7 @@ def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_state_that_leaves_something_out_is_found() -> None:
-    with pytest.raises(UnusableEnvironmentError, match="goes on differently elsewhere"):
+    with pytest.raises(UnusableEnvironmentError, match="continues differently elsewhere"):
         check("tests.lambda_actor.test_check:make_forgetful", 8)
 
 

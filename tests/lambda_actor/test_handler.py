@@ -353,7 +353,7 @@ def test_what_an_environment_prints_is_cut(event: dict[str, Any], capsys: pytest
     handler({**event, "environment_id": "tests.environments:make_talkative"}, None)
     captured = capsys.readouterr()
     assert len(captured.out) == 2000
-    assert captured.err == "\n3000 characters more were printed, and dropped\n"
+    assert captured.err == "\n3000 more characters were printed and dropped\n"
 
 
 def test_weights_of_another_kind_are_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:

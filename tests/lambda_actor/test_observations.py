@@ -249,7 +249,7 @@ def test_combined_layers_that_do_not_fit_are_refused() -> None:
     Policy(fields).check(shown)
     with pytest.raises(SchemaError, match="inputs of the layers over features and vector"):
         Policy(fields | {"layer.3.weight": fields["layer.3.weight"][:, 1:]}).check(shown)
-    with pytest.raises(SchemaError, match="normalise observations of 5 numbers; the environment's are 13 numbers"):
+    with pytest.raises(SchemaError, match="normalize observations of 5 numbers; the environment's are 13 numbers"):
         Policy(fields | {name: fields[name][:5] for name in ("observation_mean", "observation_std")}).check(shown)
     with pytest.raises(SchemaError, match="WEIGHTS lack layers"):
         Policy({name: array for name, array in fields.items() if not name.startswith("layer.1.")})

@@ -374,7 +374,7 @@ def too_many_parts() -> bytes:
 REFUSED = {
     external_data: r"the graph's constant 'w' is in another file; allowed: one file that holds all",
     external_data_in_an_attribute: r"the graph's constant 'w' is in another file",
-    custom_operator: r"the graph has an operator evil\.Shell; allowed: ONNX's own operators alone",
+    custom_operator: r"the graph has an operator evil\.Shell; allowed: only ONNX's own operators",
     contributed_operator: r"the graph has an operator com\.microsoft\.Gelu",
     function: r"the graph has (functions of its own|an operator mine\.Twice)",
     branch: r"operator with a graph inside\. Loop, Scan, If and other", loop: r"operator with a graph inside",

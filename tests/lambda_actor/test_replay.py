@@ -108,7 +108,7 @@ def test_a_walker_differs_in_a_used_environment_and_agrees_in_one_that_is_made_a
 
 def test_a_difference_is_found_at_its_step() -> None:
     episode = played(replayed(f"{__name__}:make_liar"), 5)
-    with pytest.raises(EpisodeReplayError, match=r"seed 5 went on differently at step 3 of 5"):
+    with pytest.raises(EpisodeReplayError, match=r"seed 5 continued differently at step 3 of 5"):
         replayed(f"{__name__}:make_liar").set_state(episode.state)
 
 

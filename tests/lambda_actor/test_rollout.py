@@ -412,7 +412,7 @@ def test_an_open_episode_that_stands_elsewhere_is_refused(of: str, environment_i
     make = {PICTURES: pictures, COUNTER: lambda steps: fragment(COUNTER, steps),
             "Hopper-v5": lambda steps: fragment("Hopper-v5", steps, policy=choosing("Hopper-v5"))}
     episode = sent(make[of](3).open_episode)
-    with pytest.raises(EpisodeStateError, match="an open episode stands at"):
+    with pytest.raises(EpisodeStateError, match="an open episode's observation is"):
         fragment(environment_id, 3, policy=choosing(environment_id), open_episode=episode)
 
 

@@ -378,7 +378,7 @@ def test_each_event_may_print_as_much_as_alone(event: dict[str, Any], capsys: py
     printed = capsys.readouterr()
     assert printed.out.count("x") > actor.OUTPUT_CHARACTERS_MAX
     assert len(printed.out) <= 2 * actor.OUTPUT_CHARACTERS_MAX
-    assert "characters more were printed, and dropped" in printed.err
+    assert "more characters were printed and dropped" in printed.err
 
 
 def test_events_are_rolled_out_with_a_policy_that_is_given(event: dict[str, Any]) -> None:

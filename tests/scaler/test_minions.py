@@ -157,7 +157,7 @@ def test_damaged_files_are_refused(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("fields", "message"), [
     ({"layer.0.bias": np.full(64, np.nan, np.float32)}, "layer.0.bias holds NaN"),
     ({"layer.0.weight": np.zeros((64, 7), np.float32)}, "7 inputs; the environment needs 8"),
-    ({"layer.1.weight": np.zeros((64, 32), np.float32)}, "does not fit its neighbours"),
+    ({"layer.1.weight": np.zeros((64, 32), np.float32)}, "does not fit its neighbors"),
     ({"observation_std": np.zeros(8, np.float32)}, "observation_std is not above 0"),
     ({"distribution": wire.text_field("gaussian")}, "actions need 'categorical'"),
 ])

@@ -458,7 +458,7 @@ def test_a_run_replays_what_saves_too_much(tmp_path: Path) -> None:
 def test_what_starts_by_chance_can_be_continued_and_is_told(tmp_path: Path) -> None:
     tried = try_environment(f"{__name__}:make_random", options={"kwargs": {"what": "start"}})
     assert tried.problem == ""
-    assert re.search(r"the episode of seed \d+ went on differently at step 1 of \d+ when it was replayed", tried.remark)
+    assert re.search(r"episode of seed \d+ continued differently at step 1 of \d+ when it was replayed", tried.remark)
     path = write(tmp_path / "one.yaml", f"{__name__}:make_random", kwargs={"what": "start"})
     finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1")
     assert finished.returncode == 0, finished.stderr

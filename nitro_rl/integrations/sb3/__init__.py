@@ -1,4 +1,4 @@
-"""stable-baselines3's algorithms with the actors of an `ActorPool`; docs/guides/stable-baselines3.md explains it."""
+"""stable-baselines3's algorithms with the actors of an `ActorPool`; see docs/guides/stable-baselines3.md."""
 
 try:
     import stable_baselines3 as _  # noqa: F401

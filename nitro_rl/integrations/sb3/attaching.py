@@ -1,4 +1,4 @@
-"""`attach`: a model of stable-baselines3 whose steps the actors of a pool take."""
+"""`attach` makes a pool's actors take the steps of a stable-baselines3 model."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Model = TypeVar("Model", bound=BaseAlgorithm)
 
 
 def attach(model: Model, pool: ActorPool) -> Model:
-    """Has actors of a pool take a model's steps from now on; ``learn`` goes on as usual.
+    """Makes a pool's actors take a model's steps from now on. ``learn`` works as usual.
 
-    The model's class becomes one whose ``collect_rollouts`` asks the pool. What ``save`` writes is the same, and
-    knows nothing of the pool.
+    The model's class becomes one whose ``collect_rollouts`` asks the pool. ``save`` writes the same file as before,
+    without the pool.
 
     Args:
-        model: Of PPO or MaskablePPO, whose ``n_envs`` actors play ``n_steps`` in each call; or of SAC or DQN, whose
+        model: PPO or MaskablePPO, whose ``n_envs`` actors play ``n_steps`` in each call; or SAC or DQN, whose actors
             play ``train_freq``. Its environments are never stepped.
-        pool: Of the same environment.
+        pool: A pool with the same environment.
 
     Returns:
         The model.
 
     Raises:
-        RunError: Actors cannot play for this model; the text says why.
+        RunError: Actors cannot play for this model; see the message.
     """
     plain = getattr(type(model), "class_before_attach", type(model))
     calls = Calls(model, pool)

@@ -1,4 +1,4 @@
-"""Calls of a pool for a model: sampled, and told to its callbacks step by step."""
+"""Calls of a pool for a model: samples them, and notifies its callbacks step by step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Calls:
     """The pool of a model."""
 
     def __init__(self, model: BaseAlgorithm, pool: ActorPool) -> None:
-        """Makes sure that both are of the same environment.
+        """Checks that both have the same environment.
 
         Raises:
-            RunError: They are not.
+            RunError: They do not.
         """
         env = model.get_env()
         assert env is not None
@@ -39,13 +39,13 @@ class Calls:
                            "attach it again")
 
     def sample(self, policy: Any, *, steps: int) -> Fragments | None:
-        """Has each of the model's ``n_envs`` actors play a fragment.
+        """Makes each of the model's ``n_envs`` actors play a fragment.
 
         Returns:
-            What came; None if the budget does not hold the call, and so ends what has been learned with others.
+            The fragments; None if the budget does not hold the call. That ends learning if an earlier call succeeded.
 
         Raises:
-            BudgetError: It does not hold the first call since ``learn`` began.
+            BudgetError: The budget does not hold the first call of ``learn``.
         """
         model = self._model
         try:
@@ -60,7 +60,7 @@ class Calls:
         return Fragments.of(trajectories, steps=steps, shape=shape, started_s=model.start_time / 1e9)
 
     def step(self, callback: BaseCallback, found: Fragments, step: int, **named: Any) -> bool:
-        """Counts a step of each actor and tells callbacks; returns whether they want more."""
+        """Counts a step of each actor and notifies callbacks. Returns whether they want more."""
         model, infos, dones = self._model, found.infos[step], found.dones[step]
         model.num_timesteps += model.n_envs
         callback.update_locals({

@@ -1,4 +1,4 @@
-"""The environments of a model whose steps actors take: what it is told of them, and how they are normalised."""
+"""Environments of a model whose steps actors take: spaces, last observations, and normalization."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ Array = np.ndarray[Any, Any]
 
 
 class PoolEnv(VecEnv):
-    """Stands for the environments of actors: a model reads its spaces, and never steps it.
+    """Represents the actors' environments. A model reads its spaces and never steps it.
 
-    With it no environment is made in the trainer's process. Observations are as actors see them: a Dict, a Tuple or a
-    Discrete is one vector.
+    No environment is made in the trainer's process. Observations are those of the actors: a Dict, a Tuple or a Discrete
+    is one vector.
     """
 
     def __init__(self, pool: ActorPool, actors: int) -> None:
         """Takes the spaces from a pool.
 
         Args:
-            pool: Whose actors will play.
-            actors: Of a call; what the model calls ``n_envs``.
+            pool: The pool whose actors will play.
+            actors: Number of actors per call; the model's ``n_envs``.
 
         Raises:
-            RunError: stable-baselines3 has no policy for such spaces.
+            RunError: stable-baselines3 has no policy for these spaces.
         """
         super().__init__(actors, *_gymnasium_spaces(pool))
         self.observations = np.zeros((actors, *self.observation_space.shape), self.observation_space.dtype)
 
     def reset(self) -> Array:
-        """Returns what the actors saw last, zeros at first: their episodes go on from call to call."""
+        """Returns the actors' last observations, at first zeros. Their episodes continue from call to call."""
         return self.observations
 
     def step_async(self, actions: Array) -> None:
@@ -48,7 +48,7 @@ class PoolEnv(VecEnv):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Does nothing; the pool is closed by whoever opened it."""
+        """Does nothing. The pool's owner closes it."""
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         return [getattr(self, attr_name, None)] * self.num_envs
@@ -80,10 +80,10 @@ def _gymnasium_spaces(pool: ActorPool) -> tuple[spaces.Box, spaces.Space[Any]]:
 
 
 def check_environments(env: VecEnv, pool: ActorPool) -> None:
-    """Makes sure that a model sees what actors of the pool play.
+    """Checks that a model's environments match those of the pool's actors.
 
     Raises:
-        RunError: It does not.
+        RunError: They do not match.
     """
     below = env
     while isinstance(below, VecEnvWrapper):
@@ -111,14 +111,14 @@ def check_environments(env: VecEnv, pool: ActorPool) -> None:
 
 
 class Normaliser:
-    """Observations and rewards as the model's `VecNormalize` makes them; as they are if it has none.
+    """Normalizes observations and rewards like the model's `VecNormalize`; leaves them unchanged without one.
 
-    Departure: actors normalise a whole fragment with the statistics from before it. stable-baselines3 moves these at
+    Departure: actors normalize a whole fragment with the statistics from before it. stable-baselines3 updates these at
     each step.
     """
 
     def __init__(self, env: VecEnv) -> None:
-        """Reads the wrapper, and keeps its statistics: a reset before the next call adds nothing of an actor's."""
+        """Reads the wrapper, and keeps its statistics, because a reset before the next call adds no actor's data."""
         self._venv = unwrap_vec_normalize(env)
         if self._venv is not None and not isinstance(env.observation_space, spaces.Box):
             raise RunError("VecNormalize of a Dict is not supported")
@@ -129,7 +129,7 @@ class Normaliser:
         return self._venv.obs_rms if self._venv is not None and self._venv.norm_obs else None
 
     def for_policy(self) -> dict[str, Any]:
-        """Returns mean, standard deviation and clip of observations, as `numpy_policy` takes them; or nothing."""
+        """Returns mean, standard deviation and clip of observations for `numpy_policy`; may be empty."""
         if self._venv is None or self._statistics is None:
             return {}
         if 0 < self._statistics.count - self._kept.count <= self._venv.num_envs:
@@ -138,12 +138,12 @@ class Normaliser:
                 "observation_std": np.sqrt(self._statistics.var + self._venv.epsilon).ravel()}
 
     def observations(self, raw: Array) -> Array:
-        """Returns observations as the actors' policy saw them."""
+        """Returns observations as the actors' policy sees them."""
         found: Array = raw if self._venv is None else self._venv.normalize_obs(raw)
         return found
 
     def rewards(self, raw: Array, dones: Array) -> Array:
-        """Returns a step's rewards, float32 ``[N]``, and takes them into the statistics as the wrapper's step does."""
+        """Returns a step's rewards, float32 ``[N]``, and updates the statistics like the wrapper's step."""
         venv = self._venv
         if venv is None:
             return raw
@@ -154,7 +154,7 @@ class Normaliser:
         return normalised
 
     def observed(self, raw: Array) -> None:
-        """Takes a call's observations into the statistics, ``[…, *shape]``."""
+        """Updates the statistics with a call's observations, ``[…, *shape]``."""
         if self._venv is not None and self._statistics is not None:
             if self._venv.training:
                 self._statistics.update(raw.reshape(-1, *self._statistics.mean.shape))
@@ -162,6 +162,6 @@ class Normaliser:
 
 
 def remember(env: VecEnv, observations: Sequence[Any]) -> None:
-    """Leaves what actors saw last for a `PoolEnv` to show."""
+    """Keeps the actors' last observations for `PoolEnv.reset`."""
     if isinstance(env.unwrapped, PoolEnv):
         env.unwrapped.observations = np.array(observations, env.observation_space.dtype)

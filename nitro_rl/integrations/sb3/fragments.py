@@ -1,4 +1,4 @@
-"""What actors bring, as a model's steps."""
+"""Converts actors' trajectories to a model's steps."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Fragments:
     """A call's trajectories: ``T`` steps of ``N`` actors, in the shapes of the model's environments.
 
     Attributes:
-        observations, next_observations: ``[T, N, *shape]``; the latter of a terminated step zeros.
+        observations, next_observations: ``[T, N, *shape]``; the latter are zeros after a terminated step.
         actions: ``[T, N, …]``.
         log_probs: Float32 ``[T, N]``.
-        rewards: Float32 ``[T, N]``, as stable-baselines3 keeps them.
+        rewards: Float32 ``[T, N]``, the type of stable-baselines3.
         dones: Bool ``[T, N]``.
-        infos: ``episode``, as its Monitor tells, and of truncated steps ``TimeLimit.truncated`` and
-            ``terminal_observation``; a dict of each step of each actor.
-        action_masks: Bool ``[T, N, M]``; None if the environment gives none.
-        bootstraps: Step and actor of each observation that a return goes on at, int ``[K, 2]``.
+        infos: A dict for each step of each actor: ``episode``, as in Monitor; for truncated steps also
+            ``TimeLimit.truncated`` and ``terminal_observation``.
+        action_masks: Bool ``[T, N, M]``; None if the environment has no masks.
+        bootstraps: Step and actor of each observation from which a return continues, int ``[K, 2]``.
         bootstrap_observations: ``[K, *shape]``.
     """
 
@@ -47,12 +47,12 @@ class Fragments:
         """Puts trajectories side by side.
 
         Args:
-            steps: That each must have.
-            shape: Of an observation of the model.
-            started_s: When learning began, in Unix time.
+            steps: Required steps of each.
+            shape: Shape of one of the model's observations.
+            started_s: Start of learning, in Unix time.
 
         Raises:
-            RunError: Some have fewer.
+            RunError: Some have fewer steps.
         """
         if shorter := [len(one) for one in trajectories if len(one) != steps]:
             raise RunError(f"a trajectory has {shorter[0]} steps instead of {steps}: the environment's episodes cannot "
@@ -82,6 +82,6 @@ class Fragments:
             np.concatenate([one.bootstrap_observations for one in trajectories]).reshape(-1, *shape))
 
     def seen_after(self, step: int) -> Array:
-        """What a vector environment returns of a step, ``[N, *shape]``: a new episode's first observation at an end."""
+        """Returns a vector environment's observations after a step, ``[N, *shape]``; at an end, the next episode's."""
         found: Array = self.observations[step + 1] if step + 1 < len(self.dones) else self.next_observations[step]
         return found

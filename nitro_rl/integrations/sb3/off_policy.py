@@ -1,4 +1,4 @@
-"""Steps of SAC and DQN: train_freq of each of n_envs actors, into the model's replay buffer."""
+"""Collects steps of SAC and DQN into the replay buffer: train_freq from each of n_envs actors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nitro_rl.integrations.sb3.policies import epsilon_greedy, squashed_gaussian
 
 
 def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
-    """Returns what makes the model's policy for actors.
+    """Returns a function that makes the model's policy for actors.
 
     Raises:
         RunError: Actors cannot play for this model.
@@ -45,7 +45,7 @@ def collect(
     model: OffPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: ReplayBuffer,
     *, steps: int, learning_starts: int, log_interval: int | None,
 ) -> RolloutReturn:
-    """Collects as `OffPolicyAlgorithm.collect_rollouts` does: random actions first, and then a policy that is fixed."""
+    """Collects like `OffPolicyAlgorithm.collect_rollouts`: first random actions, then with a fixed policy."""
     model.policy.set_training_mode(False)
     callback.on_rollout_start()
     taken, episodes = 0, 0

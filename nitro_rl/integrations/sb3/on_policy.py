@@ -1,4 +1,4 @@
-"""PPO's rollouts: n_steps of each of n_envs actors, into the model's rollout buffer."""
+"""Collects PPO's rollouts into the rollout buffer: n_steps from each of n_envs actors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from nitro_rl import RunError
 from nitro_rl.integrations.sb3.calls import Calls
 
 _ROWS = 1024
-"""Observations that the networks see at once."""
+"""Observations per pass through the networks."""
 _TOLERANCE: Any = {"rtol": 1e-3, "atol": 1e-2}
-"""Between log-probabilities of actors and of the model, float32 each: more is another policy."""
+"""Maximum difference between log-probabilities of actors and model, both float32. More means another policy."""
 
 
 def collect(
     model: OnPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: RolloutBuffer,
     *, steps: int,
 ) -> bool:
-    """Fills the rollout buffer as `OnPolicyAlgorithm.collect_rollouts` does; returns whether learning goes on."""
+    """Fills the rollout buffer as `OnPolicyAlgorithm.collect_rollouts` does. Returns whether learning continues."""
     model.policy.set_training_mode(False)
     buffer.reset()
     callback.on_rollout_start()
@@ -44,7 +44,7 @@ def collect(
         rewards = normaliser.rewards(found.rewards[step], found.dones[step])
         if not calls.step(callback, found, step, rewards=rewards, rollout_buffer=buffer, n_rollout_steps=steps):
             return False
-        # A truncated episode's return goes on, as stable-baselines3 has it, with the value of its last observation.
+        # As in stable-baselines3, a truncated episode's return continues with the value of its last observation.
         rewards = rewards + np.float32(model.gamma) * np.where(found.dones[step], after[step], np.float32(0))
         masked = {} if found.action_masks is None else {"action_masks": found.action_masks[step]}
         buffer.add(observations[step], found.actions[step], rewards, model._last_episode_starts,  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def collect(
 
 
 def _evaluated(model: OnPolicyAlgorithm, observations: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
-    """Values of observations and log-probabilities of actions, float32 ``[T, N]`` each."""
+    """Returns values of observations and log-probabilities of actions, float32 ``[T, N]`` each."""
     shape, flat = actions.shape[:2], observations.reshape(-1, *observations.shape[2:])
     taken = torch.as_tensor(actions.reshape(len(flat), *actions.shape[2:]), device=model.device)
     found = []

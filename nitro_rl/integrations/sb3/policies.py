@@ -1,4 +1,4 @@
-"""Policies of stable-baselines3's models, as actors run them: layers in numpy, or else an ONNX graph."""
+"""Policies of stable-baselines3's models for actors: layers in NumPy, or otherwise an ONNX graph."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from nitro_rl import OnnxPolicy, RunError, numpy_policy
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 _OPSET = 17
 Normalising = dict[str, Any]
-"""Mean, standard deviation and clip of observations, as `numpy_policy` takes them; or nothing."""
+"""Mean, standard deviation and clip of observations for `numpy_policy`; may be empty."""
 
 
 def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
-    """Returns what makes a policy for `ActorPool.sample` of the model's actor as it is then.
+    """Returns a function that makes a policy for `ActorPool.sample` from the model's current actor.
 
     Raises:
         RunError: Actors cannot act as the model does.
@@ -52,13 +52,13 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
 
 
 def squashed_gaussian(model: BaseAlgorithm) -> Callable[..., Any]:
-    """As `actor_critic`, of SAC; with ``is_random`` actions are uniform between the bounds, as before it learns."""
+    """As `actor_critic`, for SAC. With ``is_random``, actions are uniform between the bounds, as before learning."""
     graph = _Graph(_SquashedGaussian(model.policy.actor), model, ("mean", "log_std"))  # type: ignore[union-attr]
     return lambda normalising, *, is_random: graph(normalising, act="uniform" if is_random else "squashed_gaussian")
 
 
 def epsilon_greedy(model: Any) -> Callable[..., Any]:
-    """As `squashed_gaussian`, of DQN."""
+    """As `squashed_gaussian`, for DQN."""
     graph = _Graph(model.policy.q_net, model, ("q_values",))
     return lambda normalising, *, is_random: graph(
         normalising, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate)
@@ -107,14 +107,14 @@ class _Normalised(nn.Module):
 
 
 class _Graph:
-    """An exported network, whose numbers are put in anew for each policy: exporting takes longer than a call."""
+    """An exported network. Each policy replaces its numbers, because exporting takes longer than a call."""
 
     def __init__(self, network: nn.Module, model: BaseAlgorithm, outputs: Sequence[str]) -> None:
         self._network, self._model, self._outputs = network, model, outputs
         self._exported: onnx.ModelProto | None = None
 
     def __call__(self, normalising: Normalising, *, act: str, epsilon: float = 0.0) -> Any:
-        """Returns the policy as the network is now."""
+        """Returns a policy with the network's current numbers."""
         if self._exported is None:
             self._exported = self._export(normalising)
         numbers: dict[str, Any] = dict(self._network.state_dict())
@@ -142,7 +142,7 @@ class _Graph:
                     one.uniform_(0.5, 1.0)
         file = io.BytesIO()
         with warnings.catch_warnings():
-            # That this exporter is an old one; the new one needs another library.
+            # Ignore the warning that this exporter is old. The new one needs another library.
             warnings.simplefilter("ignore")
             torch.onnx.export(network.eval(), (torch.zeros(1, *shape),), file, dynamo=False, opset_version=_OPSET,
                               do_constant_folding=False, input_names=["observation"], output_names=[*self._outputs])

@@ -18,15 +18,15 @@ from nitro_rl import RunError
 
 @dataclass(frozen=True)
 class Tuned:
-    """What rl-zoo3 has for an algorithm and an environment.
+    """rl-zoo3's settings for an algorithm and an environment.
 
     Attributes:
-        environment_id: The environment that it was tuned for; of another version, maybe, than asked for.
+        environment_id: The environment that it was tuned for, possibly another version than requested.
         settings: Keyword arguments of the algorithm, with ``policy``.
-        n_envs: Environments at once.
-        n_timesteps: Of ``learn``; None if it does not say.
+        n_envs: Number of parallel environments.
+        n_timesteps: Steps for ``learn``; None if not given.
         normalize: Keyword arguments of `VecNormalize`; None if it is not used.
-        others: What else it says, such as wrappers.
+        others: Other settings, such as wrappers.
     """
 
     environment_id: str
@@ -45,11 +45,11 @@ def tuned(algorithm: str, environment_id: str) -> Tuned:
     """Returns rl-zoo3's tuned settings.
 
     Args:
-        algorithm: As it names its files: ``ppo``, ``sac``, ``dqn``.
-        environment_id: Or else the newest other version of the same environment counts.
+        algorithm: Name of rl-zoo3's file: ``ppo``, ``sac``, ``dqn``.
+        environment_id: The environment. If it is missing, its newest other version is used.
 
     Raises:
-        RunError: It has none, it is not installed, or what it has is no literal.
+        RunError: rl-zoo3 is not installed, has no such settings, or has settings that are not literals.
     """
     spec = importlib.util.find_spec("rl_zoo3")
     if spec is None or spec.origin is None:

@@ -12,22 +12,22 @@ from runtime.gmi.sharing.plan import Plan, row_count
 
 
 class SharingError(RunError):
-    """Instances cannot share experience: what is written, or what lies there, is not what the plan says."""
+    """Instances cannot share experience: written or stored data does not match the plan."""
 
 
 class Dispenser:
-    """A serving instance's end of the memory."""
+    """A serving instance's access to the memory."""
 
     def __init__(self, descriptor: int, plan: Plan) -> None:
         """Maps the memory.
 
         Args:
-            descriptor: Of the memory, which stays open.
+            descriptor: Descriptor of the memory, which is not closed.
             plan: The same in all instances.
 
         Raises:
-            OSError: It cannot be mapped.
-            ValueError: It is smaller than the plan says.
+            OSError: The memory cannot be mapped.
+            ValueError: The memory is smaller than the plan says.
         """
         self._plan, self._channels = plan, plan.channels(mmap.mmap(descriptor, plan.size))
 
@@ -35,11 +35,11 @@ class Dispenser:
         """Writes a chunk, each field into its channel.
 
         Args:
-            chunk: Where.
-            fields: All of the plan, of fields with ``rows_max`` ``[rows, …]``; others are left out.
+            chunk: Number of the chunk.
+            fields: All fields of the plan; fields with ``rows_max`` are ``[rows, …]``. Others are ignored.
 
         Raises:
-            SharingError: A field is missing, or is not what the plan says.
+            SharingError: A field is missing, or does not match the plan.
         """
         for name, field in self._plan.fields.items():
             value = fields.get(name)
@@ -57,17 +57,17 @@ class Dispenser:
 
 
 class Batcher:
-    """A trainer's end of the memory."""
+    """A trainer's access to the memory."""
 
     def __init__(self, descriptor: int, plan: Plan) -> None:
-        """Maps the memory, to be read; see `Dispenser`."""
+        """Maps the memory for reading; see `Dispenser`."""
         self._plan, self._channels = plan, plan.channels(mmap.mmap(descriptor, plan.size, access=mmap.ACCESS_READ))
 
     def take(self, chunk: int) -> dict[str, np.ndarray]:
-        """Returns the fields of a chunk as views of the memory, which stay as they are until it is written anew.
+        """Returns the fields of a chunk as views of the memory, valid until the chunk is overwritten.
 
         Raises:
-            SharingError: It has more rows than a chunk can have.
+            SharingError: The chunk has more rows than the plan allows.
         """
         found = {}
         for name, field in self._plan.fields.items():

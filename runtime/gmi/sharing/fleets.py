@@ -20,34 +20,34 @@ class ServingFleet(InstancesFleet):
 
     def __init__(self, fleet: Fleet, places: Sequence[Place], *, migrator: Migrator, store: Store, token: str,
                  bytes_max: int) -> None:
-        """Carries messages for a local fleet, which it closes with itself.
+        """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
             fleet: One process for each instance.
-            places: Of the instances.
-            migrator: Says which chunk a fragment is written into.
+            places: The instances' parts of the machine.
+            migrator: Assigns the chunk of each fragment.
             store: Where instances find weights.
-            token: What their names begin with.
-            bytes_max: Largest message that an instance may bring.
+            token: Prefix of their names.
+            bytes_max: Maximum size of an instance's message.
         """
         super().__init__(fleet, places, reduction="", bytes_max=bytes_max)
         self._migrator, self._store, self._token = migrator, store, token
         self.memory = migrator.memory
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
-        """Puts a policy version where the instances find it."""
+        """Stores a policy version for the instances."""
         self._store.put(weights_name(self._token, policy_version), weights)
 
     def forget_weights(self, policy_version: int) -> None:
-        """Drops a version with which no actor will start any more."""
-        # The whole store goes with the run.
+        """Drops a version that no new actor will use."""
+        # The whole store is removed with the run.
         with suppress(StoreError):
             self._store.delete([weights_name(self._token, policy_version)])
 
     def take(self, invocation_id: str) -> bytes | None:
-        """Closes the door of one invocation, for good; returns what it told of its trajectory, if that has come."""
+        """Closes an invocation for good. Returns its report of the trajectory, if that has arrived."""
         if self._doors.get(invocation_id) is not None:
-            # Also if it is refused.
+            # Also for a refused fragment.
             self._migrator.give(invocation_id)
         return super().take(invocation_id)
 
@@ -64,18 +64,18 @@ class ServingFleet(InstancesFleet):
 
 
 class TrainingFleet(InstancesFleet):
-    """The instances that train: each reads, from its chunks, what the migrator routes to it."""
+    """The instances that train: each reads from its chunks the fragments that the migrator routes to it."""
 
     def __init__(self, fleet: Fleet, places: Sequence[Place], serving: ServingFleet, migrator: Migrator, *,
                  reduction: str) -> None:
-        """Carries messages for a local fleet, which it closes with itself.
+        """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
             fleet: One process for each instance.
-            places: Of the instances.
-            serving: Those that play.
+            places: The instances' parts of the machine.
+            serving: The instances that play.
             migrator: Knows where their fragments are.
-            reduction: As ``learner.gmi.reduction``.
+            reduction: ``learner.gmi.reduction``.
         """
         super().__init__(fleet, places, reduction=reduction, bytes_max=0)
         self._serving, self._migrator, self.memory = serving, migrator, migrator.memory
@@ -90,5 +90,5 @@ class TrainingFleet(InstancesFleet):
         return {"invocation_id": invocation_id, "chunk": self._migrator.chunk_of(invocation_id)}
 
     def forget(self) -> None:
-        """Frees the chunks of what has been trained on."""
+        """Frees the chunks of trained fragments."""
         self._migrator.release_given()

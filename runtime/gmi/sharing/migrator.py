@@ -1,4 +1,4 @@
-"""The migrator: says into which chunk a fragment is written, and which trainer takes it."""
+"""The migrator: assigns the chunk of each fragment, and the trainer that takes it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runtime.gmi.sharing.plan import Plan
 
 
 class Migrator:
-    """Owns the shared memory, and the books of what lies where.
+    """Owns the shared memory, and records what each chunk holds.
 
-    The memory has no name: nothing of it is left when the last process that has it ends, however it ends.
+    The memory has no name, so nothing of it remains when the last process that has it ends, however it ends.
 
     Attributes:
-        descriptor: Of the memory; processes that share it inherit it.
-        memory: What events say of it; see `runtime.gmi.worker.MEMORY_FIELDS`.
+        descriptor: Descriptor of the memory. Processes that share it inherit it.
+        memory: Fields about the memory for events; see `runtime.gmi.worker.MEMORY_FIELDS`.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -28,7 +28,7 @@ class Migrator:
             plan: The same in all instances.
 
         Raises:
-            OSError: There is no such memory.
+            OSError: The memory cannot be made.
         """
         self.descriptor = anonymous_file(plan.size)
         self.memory: Mapping[str, Any] = {"memory": self.descriptor, "plan": plan.values()}
@@ -40,10 +40,10 @@ class Migrator:
         """Returns the chunk for an actor's fragment.
 
         Raises:
-            RunError: None is free.
+            RunError: No chunk is free.
         """
         if not self._free:
-            raise RunError(f"all {len(self._chunks)} chunks for experience hold fragments that nobody has trained on")
+            raise RunError(f"all {len(self._chunks)} chunks for experience hold fragments that were not trained on")
         self._chunks[invocation_id] = chunk = self._free.pop()
         return chunk
 
@@ -52,35 +52,35 @@ class Migrator:
         return self._chunks[invocation_id]
 
     def give(self, invocation_id: str) -> None:
-        """Notes that the loop has a fragment: whether or not the next update trains on it, it goes with that."""
+        """Marks a fragment that the loop has taken. It is freed with the next update, even if that does not use it."""
         self._given.add(invocation_id)
 
     def release_given(self) -> None:
-        """Frees the chunks of what the loop has had."""
+        """Frees the chunks of the fragments that the loop has taken."""
         for invocation_id in self._given:
             self.release(invocation_id)
         self._given.clear()
 
     def release(self, invocation_id: str) -> None:
-        """Frees a chunk; nobody writes into it or reads it any more."""
+        """Frees a chunk that no process writes or reads any more."""
         if (chunk := self._chunks.pop(invocation_id, None)) is not None:
             self._free.append(chunk)
 
     def close(self) -> None:
-        """Gives up this process' hold of the memory."""
+        """Gives up this process's hold of the memory."""
         os.close(self.descriptor)
 
 
 def routes(steps: Sequence[int], devices: Sequence[int], trainers: Sequence[int]) -> dict[int, list[int]]:
-    """Returns which fragments each trainer takes: of those on a fragment's device, or else of all, the least busy one.
+    """Returns the fragments of each trainer. The least busy trainer on a fragment's device takes it, or of all.
 
     Args:
-        steps: Of each fragment.
-        devices: On which each was played.
-        trainers: The device of each trainer.
+        steps: Steps of each fragment.
+        devices: Device where each was played.
+        trainers: Device of each trainer.
 
     Returns:
-        By trainer, ascending, the places of its fragments; trainers without any are left out.
+        By trainer, ascending, the indices of its fragments. Trainers without fragments are left out.
     """
     load, found = [0] * len(trainers), dict[int, list[int]]()
     for place, (count, device) in enumerate(zip(steps, devices, strict=True)):
@@ -92,9 +92,9 @@ def routes(steps: Sequence[int], devices: Sequence[int], trainers: Sequence[int]
 
 
 def anonymous_file(size: int) -> int:
-    """Returns the descriptor of a file in memory, or of one without a name where there are none."""
+    """Returns the descriptor of a file in memory, or of an unnamed file if the system has none."""
     if hasattr(os, "memfd_create"):
-        # /dev/shm is limited to 64 MiB in most containers; this is not.
+        # Most containers limit /dev/shm to 64 MiB, but not this.
         descriptor = os.memfd_create("gmi")
     else:
         with tempfile.TemporaryFile() as file:

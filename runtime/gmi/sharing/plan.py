@@ -1,4 +1,4 @@
-"""What a chunk consists of, and where each of its fields lies in the memory that instances share."""
+"""The fields of a chunk, and their places in the memory that instances share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lambda_actor.spaces import Spaces
 from lambda_actor.wire import MESSAGE_BYTES_MAX
 
 _RECORD = ""
-"""Name of the one channel that all fields lie in."""
+"""Name of the channel that holds all fields."""
 _ALIGNMENT = 64
 
 
@@ -23,10 +23,10 @@ class Field:
     """A field of a chunk.
 
     Attributes:
-        dtype: As numpy writes it.
-        shape: Of the chunk's value; of one row if there are ``rows_max``.
-        rows_max: None if a chunk has one value; else it has 0 to so many rows, such as one for each step. Rows that
-            are not there take no memory.
+        dtype: NumPy's name of the type.
+        shape: Shape of the chunk's value, or of one row if ``rows_max`` is given.
+        rows_max: None if a chunk has one value. Otherwise it has up to this many rows, such as one for each step.
+            Missing rows take no memory.
     """
 
     dtype: str
@@ -36,13 +36,13 @@ class Field:
 
 @dataclass(frozen=True)
 class Plan:
-    """The same in all instances that share experience.
+    """Layout of the shared memory, the same in all instances that share experience.
 
     Attributes:
-        fields: By name.
-        chunks: How many there are.
-        is_uni_channel: All fields lie in one channel, chunk after chunk, instead of one channel for each. The baseline
-            of the paper's table 8.
+        fields: Fields by name.
+        chunks: Number of chunks.
+        is_uni_channel: All fields are in one channel, chunk after chunk, instead of one channel for each. This is the
+            baseline of the paper's table 8.
     """
 
     fields: Mapping[str, Field]
@@ -58,8 +58,8 @@ class Plan:
         """Returns the channels as views of the memory.
 
         Returns:
-            By field ``[chunks, …]``; ``…`` begins with ``rows_max`` if there is one, and `row_count` names the channel
-            that says how many rows there are, int64 ``[chunks]``.
+            By field ``[chunks, …]``. ``…`` begins with ``rows_max`` if given; then the channel named by `row_count`
+            contains the number of rows, int64 ``[chunks]``.
         """
         found: dict[str, np.ndarray] = {}
         offset = 0
@@ -71,11 +71,11 @@ class Plan:
         return found
 
     def values(self) -> dict[str, Any]:
-        """Returns what `plan_of` reads, as JSON holds it."""
+        """Returns the plan as JSON values for `plan_of`."""
         return asdict(self)
 
     def _blocks(self) -> list[tuple[str, np.dtype, tuple[int, ...], int]]:
-        """The channels in their order in memory: name, dtype and shape of a chunk's value, and bytes in all."""
+        """Returns the channels in memory order: name, dtype and shape of a chunk's value, and bytes in all."""
         parts: list[tuple[str, np.dtype, tuple[int, ...]]] = []
         for name, field in self.fields.items():
             if field.rows_max is None:
@@ -90,25 +90,25 @@ class Plan:
 
 
 def plan_of(values: Mapping[str, Any]) -> Plan:
-    """Returns the plan that `Plan.values` tells of."""
+    """Returns the plan, given the result of `Plan.values`."""
     return Plan({name: Field(one["dtype"], tuple(one["shape"]), one["rows_max"])
                  for name, one in values["fields"].items()}, values["chunks"], values["is_uni_channel"])
 
 
 def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
-    """Returns the plan of what `runtime.learner.batch.assemble_batch` reads of a trajectory.
+    """Returns the plan of the fields that `runtime.learner.batch.assemble_batch` reads.
 
     Args:
-        spaces: Of the environment.
-        fragment_steps: The most steps of a fragment.
-        chunks: How many fragments there is room for.
+        spaces: The environment's spaces.
+        fragment_steps: Maximum steps of a fragment.
+        chunks: Maximum number of fragments.
     """
     def by_step(dtype: str, *shape: int) -> Field:
         return Field(dtype, shape, fragment_steps)
 
     if spaces.is_pixels:
         stack = spaces.frame_stack
-        # Each step's, the first one after each reset, and those that the first stack is made of.
+        # A frame for each step, one after each reset, and the frames of the first stack.
         raw = (2 * fragment_steps + stack + 1) * math.prod(spaces.frame_shape)
         observed = {"frames": Field("uint8", (), min(raw, MESSAGE_BYTES_MAX) * 1001 // 1000 + 64),
                     "frames_shape": Field("int64", (4,)),

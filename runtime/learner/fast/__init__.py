@@ -1,7 +1,7 @@
-"""What makes updates quick: a perceptron's gradient written out, oneDNN's products, and functions without Python.
+"""Makes updates fast: a perceptron's gradient written out, oneDNN's products, and functions compiled without Python.
 
-The plain path is torch's own: modules and autograd (`runtime.learner.networks`, `runtime.learner.trained_network`),
-and the same functions of tensors, run by Python. Networks for pictures always take it.
+The plain path uses torch's own modules and autograd (`runtime.learner.networks`, `runtime.learner.trained_network`),
+and Python runs the same functions of tensors. Networks for pictures always take the plain path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HAS_SCRIPTS = sys.version_info < (3, 14) and not is_plain()
 # torch has no types for it.
 HAS_ONEDNN = (torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
               and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
-"""Whether torch has the private operation that gives a layer's outputs in one call."""
+"""Whether torch has the private operation that computes a layer's outputs in one call."""
 
 
 def why_off() -> str:

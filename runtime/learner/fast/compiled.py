@@ -1,7 +1,7 @@
 """Functions of tensors that run without the interpreter.
 
-One call of a compiled function takes the interpreter's lock once and not at each of its operations: they cost less, and
-two threads do not wait for each other.
+A compiled function takes the interpreter's lock once per call, not at each operation. So calls cost less, and two
+threads do not wait for each other.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def compiled(function: Function) -> Function:
-    """Has a function of tensors and numbers, given by position, run compiled where no gradient is asked for.
+    """Compiles a function of tensors and numbers, passed by position, for calls without gradients.
 
-    It may call others like it; they become part of it.
+    It may call other compiled functions, which become part of it.
 
-    By TorchScript, which ends with Python 3.13 and is deprecated in favour of torch.compile; but that takes half a
-    minute and a C++ compiler.
+    Uses TorchScript, which ends with Python 3.13 and is deprecated in favor of torch.compile. But torch.compile takes
+    half a minute and a C++ compiler.
     """
     if not HAS_SCRIPTS:
         return function
@@ -33,7 +33,7 @@ def compiled(function: Function) -> Function:
             warnings.simplefilter("ignore", category)
         script = torch.jit.script(function)
 
-    # What is copied leads the compiler from the one to the other; torch has no types for it.
+    # The copied attributes lead the compiler to the original. torch has no types for this.
     @functools.wraps(torch.jit.script_if_tracing(function))  # type: ignore[no-untyped-call]
     def call(*arguments: object) -> object:
         return function(*arguments) if torch.is_grad_enabled() else script(*arguments)

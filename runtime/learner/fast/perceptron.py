@@ -1,8 +1,8 @@
-"""A perceptron of linear layers with tanh between them, forward and backward by hand, in as few calls as possible.
+"""A perceptron of linear layers with tanh between them, forward and backward by hand, in few calls.
 
-For minibatches of some hundred samples autograd and modules take longer than the arithmetic. On AVX-512 oneDNN computes
-a product up to twice as fast as the BLAS that torch calls by itself, and a layer's bias and tanh within the same call.
-The products of a minibatch took 0.5 ms, modules and autograd 1.9 ms. Speeds: docs/design/performance.md.
+For minibatches of some hundred samples, autograd and modules take longer than the arithmetic. On AVX-512, oneDNN
+computes a product up to twice as fast as torch's default BLAS, with the layer's bias and tanh in the same call. The
+products of a minibatch took 0.5 ms, modules and autograd 1.9 ms. Speeds: docs/design/performance.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _IS_FASTER = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def compiled_perceptron(function: Function) -> Function:
-    """Has a function that calls those below run compiled, where there is the operation of oneDNN that they name."""
+    """Compiles a function that calls those below, if oneDNN has the operation that they name."""
     return compiled(function) if HAS_ONEDNN else function
 
 
@@ -27,14 +27,14 @@ def activations(
     weights: list[torch.Tensor], biases: list[torch.Tensor], observations: torch.Tensor,
     is_faster: bool = _IS_FASTER, pixel_max: float = PIXEL_MAX,
 ) -> list[torch.Tensor]:
-    """Returns what enters each layer, ``[N, …]``, and what leaves the last one; to be called without a graph.
+    """Returns the inputs of each layer, ``[N, …]``, and the outputs of the last. Call it without a graph.
 
     Args:
-        weights: Of each layer, ``[outputs, inputs]``.
-        biases: Of each layer, ``[outputs]``.
+        weights: Weights of each layer, ``[outputs, inputs]``.
+        biases: Biases of each layer, ``[outputs]``.
         observations: ``[N, inputs]``, or uint8 pixels ``[N, F·C, H, W]``.
-        is_faster: Whether oneDNN is.
-        pixel_max: What pixels are divided by.
+        is_faster: Whether oneDNN is faster.
+        pixel_max: Divisor of pixels.
     """
     inputs = observations
     if not observations.is_floating_point():
@@ -58,12 +58,12 @@ def backward(
     """Writes the gradient of a loss.
 
     Args:
-        weights: As they were.
-        inputs: What entered each layer.
-        slopes: Gradient of the loss with respect to what left the last one, ``[N, outputs]``.
+        weights: The weights of the forward pass.
+        inputs: The inputs of each layer.
+        slopes: Gradient of the loss by the last layer's outputs, ``[N, outputs]``.
         weight_gradients: Overwritten.
         bias_gradients: Overwritten.
-        is_faster: Whether oneDNN is.
+        is_faster: Whether oneDNN is faster.
     """
     for place in range(len(weights)):
         index = len(weights) - 1 - place
@@ -86,7 +86,7 @@ def backward(
 
 
 class TanhLayers(nn.Sequential):
-    """Linear layers with tanh between them; what comes before the first one has no parameters."""
+    """Linear layers with tanh between them. Layers before the first one have no parameters."""
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor

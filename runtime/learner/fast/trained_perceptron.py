@@ -1,6 +1,6 @@
-"""A perceptron that is trained without autograd; a critic with all minibatches in one compiled call.
+"""A perceptron that trains without autograd. A critic trains on all minibatches in one compiled call.
 
-How a critic learns is the same for every algorithm, so nothing between two steps needs the interpreter. Its lock stays
+Critics learn the same way in every algorithm, so nothing between two steps needs the interpreter, whose lock remains
 with the thread that trains the policy.
 """
 
@@ -31,20 +31,20 @@ def regress(
     norm_max: float | None, observations: torch.Tensor, targets: torch.Tensor,
     minibatches: list[torch.Tensor | None], weight: float,
 ) -> list[torch.Tensor]:
-    """Makes one step of Adam on each minibatch, in order.
+    """Makes one Adam step on each minibatch, in order.
 
     Args:
-        weights: Of each layer, ``[outputs, inputs]``; those of the last have one output.
-        biases: Of each layer, ``[outputs]``.
+        weights: Weights of each layer, ``[outputs, inputs]``; the last layer has one output.
+        biases: Biases of each layer, ``[outputs]``.
         weight_gradients: Overwritten; views of the gradient in ``adam_state``.
-        bias_gradients: Overwritten; likewise.
+        bias_gradients: Overwritten; also views of it.
         adam_state: See `adam_step`.
-        learning_rate: Of all steps.
-        norm_max: The gradient is shortened to it; None = left as it is.
+        learning_rate: Learning rate of all steps.
+        norm_max: Gradients are clipped to this norm; None = no clipping.
         observations: ``[N, …]``.
         targets: ``[N]``.
         minibatches: Indices of samples, int64; None = all.
-        weight: Of the loss.
+        weight: Weight of the loss.
 
     Returns:
         ½·mean (V − target)² of each minibatch before its step, ``[1]``.
@@ -68,7 +68,7 @@ class TrainedPerceptron(TrainedNetwork):
     is_by_hand = True
 
     def __init__(self, network: PolicyNetwork | ValueNetwork, layers: TanhLayers, *, learning_rate: float) -> None:
-        """As `TrainedNetwork`; ``layers`` are the network's."""
+        """As `TrainedNetwork`, given the network's ``layers``."""
         super().__init__(network, learning_rate=learning_rate)
         linear = layers.linear()
         self._weights, self._biases = [one.weight.detach() for one in linear], [one.bias.detach() for one in linear]
@@ -86,14 +86,14 @@ class TrainedPerceptron(TrainedNetwork):
 
     def regress(self, observations: torch.Tensor, targets: torch.Tensor, minibatches: Sequence[torch.Tensor | None],
                 *, weight: float, norm_max: float | None) -> list[torch.Tensor]:
-        """Makes one step on each minibatch towards given values."""
+        """Makes one step on each minibatch toward the targets."""
         return regress(
             self._weights, self._biases, self._weight_gradients, self._bias_gradients, self.optimizer.state,
             self.optimizer.learning_rate, norm_max, observations, targets, list(minibatches), weight)
 
 
 def make_trained(network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> TrainedNetwork:
-    """Makes what trains a network: by hand if its layers are known here, else by autograd."""
+    """Returns a trainable network: without autograd if its layers are known here, otherwise with it."""
     if isinstance(network.layers, TanhLayers):
         return TrainedPerceptron(network, network.layers, learning_rate=learning_rate)
     return TrainedNetwork(network, learning_rate=learning_rate)

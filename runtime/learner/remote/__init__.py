@@ -1,1 +1,1 @@
-"""A learner elsewhere: what it is sent, where that lies, and the function that trains."""
+"""A remote learner: its messages, their store, and the function that trains."""

@@ -1,4 +1,4 @@
-"""Where a learner elsewhere finds and leaves its objects if that is a bucket of S3."""
+"""The store of a remote learner in a bucket of S3."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from runtime.aws.failures import AWS_ERRORS, code_of
 from runtime.learner.remote.store import StoreError, checked
 
 _DELETED_AT_ONCE = 1000
-"""S3 takes no more in one request."""
+"""S3's maximum for one request."""
 _TRIES = 5
 _PAUSE_S = 0.1
 
 
 class BucketStore:
-    """A `Store` in a bucket of S3: the first of several writers wins by a conditional write."""
+    """A `Store` in a bucket of S3. Conditional writes let the first of several writers win."""
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
-        """Takes a part of a bucket; asks nothing yet.
+        """Takes a part of a bucket, without a request.
 
         Args:
-            client: Of S3.
-            prefix: What all keys begin with; ends in ``/``.
+            client: A client of S3.
+            prefix: Prefix of all keys; ends in ``/``.
         """
         self._client, self._bucket, self._prefix = client, bucket, prefix
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keeps ``data`` under a name that is new."""
+        """Keeps ``data`` under a new name."""
         for _ in range(_TRIES):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + checked(name), Body=data,
@@ -38,14 +38,14 @@ class BucketStore:
                     return False
                 if code_of(error) != "ConditionalRequestConflict":
                     raise self._failed("kept", name, error) from error
-                # Somebody else is writing it right now.
+                # Another writer is writing it right now.
                 time.sleep(_PAUSE_S)
             else:
                 return True
         raise StoreError(f"s3://{self._bucket}/{self._prefix}{name} cannot be kept: others write it all the time")
 
     def get(self, name: str) -> bytes | None:
-        """Returns the object; None if there is none of that name."""
+        """Returns the object, or None if it does not exist."""
         key = self._prefix + checked(name)
         is_listed = False
         while True:
@@ -56,16 +56,16 @@ class BucketStore:
                     return None
                 if code_of(error) != "AccessDenied" or is_listed:
                     raise self._failed("read", name, error) from error
-                # S3 forbids a missing object to whoever may list one prefix only.
+                # S3 answers "forbidden" for a missing object if the role may list one prefix only.
                 is_listed = self._is_listed(name)
                 if not is_listed:
                     return None
-                # It came between the two questions, or is really forbidden: asked once more.
+                # It appeared between the two requests, or is really forbidden. Ask again.
             else:
                 return data
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects, if they are there."""
+        """Removes objects that exist."""
         gone = [checked(name) for name in names]
         for some in (gone[first:first + _DELETED_AT_ONCE] for first in range(0, len(gone), _DELETED_AT_ONCE)):
             try:

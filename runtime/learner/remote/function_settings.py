@@ -1,4 +1,4 @@
-"""Settings of a learner that is a function: what it cannot have, and how its updater is made."""
+"""Settings of a learner function: refused combinations, and the maker of its updater."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNREAD = ("learner.instance_types", "learner.market", "learner.image_parameter")
 
 
 class FunctionSettings(LearnerFunctionSection):
-    """Settings of one function that makes each update."""
+    """Settings of the function that makes each update."""
 
     title: ClassVar[str] = "the functions of kind = function"
     has_instance: ClassVar[bool] = False
@@ -22,7 +22,7 @@ class FunctionSettings(LearnerFunctionSection):
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what a learner that is a function cannot have."""
+        """Yields the settings that a learner function cannot use."""
         yield from function_problems(experiment)
 
     def make(self, learner: Any, remote: Any) -> Updater:
@@ -33,7 +33,7 @@ class FunctionSettings(LearnerFunctionSection):
 
 
 def function_problems(experiment: Any) -> Iterator[str]:
-    """Yields what no learner that is a function can have, whether it computes updates or gradients."""
+    """Yields the settings that no learner function can use, for updates or for gradients."""
     learner, algorithm = experiment.learner, experiment.algorithm
     kind = f"learner.kind = {learner.kind}"
     if learner.device == "cuda":

@@ -1,8 +1,8 @@
-"""One gradient of a learner function: of one minibatch, at the policy that it has pulled, with the truncated loss.
+"""Computes one gradient in a learner function: for one minibatch, at the pulled policy, with the truncated loss.
 
-    r_j = π_j(a|s)/μ(a|s)          π_j: what learner j has pulled last
+    r_j = π_j(a|s)/μ(a|s)          π_j: the policy that learner j pulled last
     cap = max(ρ, min_j r_j)
-    a ratio above the cap counts as the cap, and its sample moves nothing
+    a ratio above the cap becomes the cap, and its sample has no gradient
 
 Source: Stellaris (SC 2024), global importance sampling truncation, and its authors' artifact.
 """
@@ -42,9 +42,9 @@ EVENT_FIELDS: dict[str, type] = {
     "truncation": float,
     "learner": dict,
 }
-"""What an event must carry: where objects lie, what their names begin with, which update and which of its gradients,
-which of the learners computes it (from 0), the samples of the minibatch, the version to pull, those that all learners
-have pulled last (none = nothing is cut), ρ, and what the learner is made of."""
+"""Required fields of an event: place of the store, prefix of the objects' names, the update and the number of its
+gradient, the learner that computes it (from 0), the samples of the minibatch, the version to pull, the versions that
+all learners pulled last (none = nothing is cut), ρ, and the learner's specification."""
 COMPUTED, MADE_BEFORE = "computed", "made_before"
 _POLICIES_KEPT = 32
 _REQUESTS = ThreadPoolExecutor(thread_name_prefix="store")
@@ -55,13 +55,13 @@ def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Detecto
     """Computes one gradient.
 
     Args:
-        learner: Takes the pulled policy's place.
-        other: Takes the place of each policy in turn.
-        samples: Of the update.
+        learner: Loads the pulled policy.
+        other: Loads each published policy in turn.
+        samples: Samples of the update.
         indices: The minibatch, int64.
         policies: Snapshots, by the parameter function's version.
-        pulled: The version of the policy that it is the gradient at.
-        published: The versions that all learners have pulled last, this one too; none = nothing is cut.
+        pulled: The policy version at which to compute the gradient.
+        published: The versions that all learners pulled last, including this one; none = nothing is cut.
         truncation: ρ.
     """
     learner.load_snapshot(policies[pulled])
@@ -80,18 +80,18 @@ def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Detecto
 
 
 def answer(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Computes the gradient that an event asks for, and puts it into the store, unless somebody has before.
+    """Computes an event's gradient and puts it into the store, unless it is there already.
 
     Raises:
         EventError: A field is missing or of the wrong type.
         StoreError: The store cannot be read or written.
-        RunError: An object is not there, or belongs to another learner.
+        RunError: An object is missing, or belongs to another learner.
         WireError: An object is damaged.
     """
     check_event(event, EVENT_FIELDS)
     place, token = event["store"], event["token"]
     versions = sorted({event["pulled_version"], *event["published_versions"]})
-    # Each request to a bucket takes its time.
+    # Requests to a bucket are slow, so they run in parallel.
     waiting = _REQUESTS.submit(_samples, place, samples_name(token, event["update"]))
     policies = dict(zip(versions, _REQUESTS.map(lambda one: _policy(place, token, one), versions), strict=True))
     learner, other = _learners(json.dumps(event["learner"], sort_keys=True))
@@ -112,7 +112,7 @@ def _log_ratios(learner: ActorCritic[Any], snapshot: State, arrays: DetectorSamp
     return log_probs - torch.from_numpy(arrays.log_probs)
 
 
-# What a warm process keeps: no object is ever changed, and a loaded snapshot leaves nothing of a learner.
+# A warm process keeps these: objects never change, and loading a snapshot replaces a learner's whole state.
 
 
 @cache

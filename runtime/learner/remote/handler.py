@@ -1,13 +1,14 @@
-"""The learner function: ``handler(event, context)`` makes one update, and leaves its result in the store.
+"""The learner function: ``handler(event, context)`` makes one update and puts its result into the store.
 
 An event that names a ``job`` asks for one gradient of an update instead (`runtime.learner.remote.gradients`).
 
-The same code runs inside AWS Lambda and in a process of this machine. It needs torch, but no network besides the store.
-A sandbox keeps the learner that it trained last: if the next update starts from that very state, nothing is loaded. It
-never keeps a learner whose result was not the one that counts.
+The same code runs inside AWS Lambda and in a local process. It needs torch, but no network except the store. A sandbox
+keeps the learner that it trained last, and loads nothing if the next update starts from exactly that state. It never
+keeps a learner whose result did not count.
 
-torch is imported when the first invocation needs it. Lambda gives a sandbox ten seconds to start. If that takes longer,
-it starts again and is billed twice; from a cold image torch may take that long (aws/aws-lambda-base-images#223).
+torch is imported by the first invocation that needs it. Lambda gives a sandbox ten seconds to start. If that takes
+longer, it starts again and is billed twice. From a cold image torch may take that long
+(aws/aws-lambda-base-images#223).
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ EVENT_FIELDS: dict[str, type] = {
     "progress": float,
     "learner": dict,
 }
-"""What an event must carry: where objects lie, what their names begin with, the version that is updated, and what the
-learner is made of. ``attempt`` is above 0 if the update may have been made already."""
+"""Required fields of an event: place of the store, prefix of the objects' names, the version to update, and the
+learner's specification. ``attempt`` is above 0 if the update may have been made already."""
 TRAINED, MADE_BEFORE = "trained", "made_before"
 
 
 class Sandbox:
-    """What stays warm between two invocations in one process."""
+    """Learner kept warm between two invocations of one process."""
 
     def __init__(self) -> None:
         self.key = ""
@@ -51,24 +52,24 @@ sandbox = Sandbox()
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Makes the next policy version from a batch, or computes a gradient, unless somebody has done so before.
+    """Makes the next policy version from a batch, or computes a gradient, unless the store has the result.
 
     Args:
-        event: See `EVENT_FIELDS`, and those of `gradients`.
+        event: See `EVENT_FIELDS` here and in `gradients`.
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (trained | computed | made_before), ``samples`` that were trained on; of an update
+        ``invocation_id``, ``status`` (trained | computed | made_before), number of trained ``samples``; for an update
         also ``was_warm``.
 
     Raises:
         EventError: A field is missing or of the wrong type.
         StoreError: The store cannot be read or written.
-        RunError: State or batch are not there, or belong to another learner.
+        RunError: State or batch are missing, or belong to another learner.
         WireError: State or batch are damaged.
     """
     if "job" in event:
-        # With torch, as making a learner does: see the module's beginning.
+        # Imports torch, as making a learner does; see the module's docstring.
         from runtime.learner.remote import gradients
 
         return gradients.answer(event)

@@ -1,6 +1,6 @@
-"""Batches, states, results and gradients of a learner elsewhere, as messages of `lambda_actor.wire`.
+"""Batches, states, results and gradients of a remote learner as messages of `lambda_actor.wire`.
 
-What comes out is what went in, to the bit, in memory of its own: a learner may write to it.
+Decoding returns what was encoded, to the bit. Decoded arrays have memory of their own that a learner may write to.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _METRICS = tuple(one.name for one in dataclasses.fields(UpdateMetrics) if one.na
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What an update has made.
+    """The result of an update.
 
     Attributes:
-        state: Of the learner.
-        update: What the update reports.
+        state: The learner's state after it.
+        update: The update's report.
     """
 
     state: State
@@ -39,14 +39,14 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SentGradient:
-    """A gradient of a learner elsewhere.
+    """A gradient of a remote learner.
 
     Attributes:
-        pulled_version: The version of the parameter function that it was computed at.
-        arrays: By parameter, ``policy.…`` and ``critic.…``.
+        pulled_version: The parameter function's version at which it was computed.
+        arrays: Gradients by parameter, ``policy.…`` and ``critic.…``.
         losses: Mean policy loss, value loss and entropy before any step, float32 ``[3]``.
-        sample_count: Samples that these are means over.
-        truncated_count: Those whose ratio was cut at the cap.
+        sample_count: Number of samples in these means.
+        truncated_count: Number of samples whose ratio was cut at the cap.
     """
 
     pulled_version: int
@@ -69,7 +69,7 @@ def decode_batch(data: bytes) -> Batch:
     """Returns the batch of a BATCH message.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not such a message.
     """
     return Batch(**_own(wire.decode(data, Kind.BATCH)))
 
@@ -85,20 +85,20 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(data: bytes) -> State:
-    """Returns what a LEARNER_STATE message holds.
+    """Returns the state or snapshot of a LEARNER_STATE message.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not such a message.
     """
     fields = _own(wire.decode(data, Kind.LEARNER_STATE))
     return State(_free(fields), _values(wire.field_text(fields["values"])))
 
 
 def encode_result(state: State, update: Update) -> bytes:
-    """Returns what an update has made as an UPDATE_RESULT message.
+    """Returns an update's result as an UPDATE_RESULT message.
 
     Args:
-        state: The learner's after it.
+        state: The learner's state after the update.
 
     Raises:
         WireError: It is too large, or has arrays that no message can hold.
@@ -112,10 +112,10 @@ def encode_result(state: State, update: Update) -> bytes:
 
 
 def decode_result(data: bytes) -> Result:
-    """Returns what an UPDATE_RESULT message holds.
+    """Returns the result of an UPDATE_RESULT message.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not such a message.
     """
     fields = _own(wire.decode(data, Kind.UPDATE_RESULT))
     variances = fields["explained_variance"].tolist()
@@ -128,11 +128,11 @@ def decode_result(data: bytes) -> Result:
 
 
 def stored_state(store: Store, token: str, version: int) -> State:
-    """Returns the state of a version: what the update that made it left, or what the loop began with.
+    """Returns the state of a version: from the result of the update that made it, or from the loop's first state.
 
     Raises:
         StoreError: The store cannot be read.
-        RunError: The state is not there, or is of another version.
+        RunError: The state is missing, or has another version.
         WireError: It is damaged.
     """
     data = store.get(result_name(token, version))
@@ -149,7 +149,7 @@ def stored_state(store: Store, token: str, version: int) -> State:
 
 
 def encode_samples(samples: DetectorSamples) -> bytes:
-    """Returns what gradients are computed of as a SAMPLES message.
+    """Returns the samples for gradients as a SAMPLES message.
 
     Raises:
         OversizedMessageError: It is too large.
@@ -158,10 +158,10 @@ def encode_samples(samples: DetectorSamples) -> bytes:
 
 
 def decode_samples(data: bytes) -> DetectorSamples:
-    """Returns what a SAMPLES message holds.
+    """Returns the samples of a SAMPLES message.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not such a message.
     """
     return DetectorSamples(**_own(wire.decode(data, Kind.SAMPLES)))
 
@@ -182,7 +182,7 @@ def decode_gradient(data: bytes) -> SentGradient:
     """Returns the gradient of a GRADIENT message.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not such a message.
     """
     fields = _own(wire.decode(data, Kind.GRADIENT))
     return SentGradient(int(fields["pulled_version"]), _free(fields), fields["losses"], int(fields["sample_count"]),
@@ -190,17 +190,17 @@ def decode_gradient(data: bytes) -> SentGradient:
 
 
 def _own(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copies, which are aligned and may be written to."""
+    """Returns copies, which are aligned and writable."""
     return {name: array.copy() for name, array in fields.items()}
 
 
 def _prefixed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A learner's arrays, by the names that a message has for them."""
+    """Returns a learner's arrays by their names in a message."""
     return {f"{ARRAY_PREFIX}{name}": array for name, array in arrays.items()}
 
 
 def _free(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The learner's arrays of a message, by their own names."""
+    """Returns a message's learner arrays by their own names."""
     return {name.removeprefix(ARRAY_PREFIX): array for name, array in fields.items() if name.startswith(ARRAY_PREFIX)}
 
 

@@ -1,4 +1,4 @@
-"""Opens the store of a learner elsewhere by its place, which is one text: of a folder, a bucket or a server."""
+"""Opens the store of a remote learner. Its place is one string for a folder, a bucket or a server."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _SERVER_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 def server_place(url: str, run_id: str, *, ttl_s: int) -> str:
-    """Names the place of a store on a server.
+    """Returns the place of a store on a server.
 
     Args:
-        url: Of the server, without credentials: these are in ACTOR_CACHE_USERNAME and ACTOR_CACHE_PASSWORD.
-        run_id: What its keys begin with.
-        ttl_s: Seconds after which keys expire that nobody removed.
+        url: Address of the server, without credentials. These are in ACTOR_CACHE_USERNAME and ACTOR_CACHE_PASSWORD.
+        run_id: Prefix of its keys.
+        ttl_s: Seconds after which keys expire that were not removed.
     """
     return f"{url}#{run_id}#{ttl_s}"
 
 
 def open_store(place: str) -> Store:
-    """Opens the store at a place: ``s3://BUCKET/PREFIX/``, what `server_place` returns, or the path of a folder."""
+    """Opens the store at a place: ``s3://BUCKET/PREFIX/``, a result of `server_place`, or the path of a folder."""
     if place.startswith(_SERVER_SCHEMES):
         url, run_id, ttl_s = place.rsplit("#", 2)
         return CacheStore(TrajectoryCache(
@@ -32,7 +32,7 @@ def open_store(place: str) -> Store:
             password=os.environ.get("ACTOR_CACHE_PASSWORD")))
     if not place.startswith(_BUCKET_SCHEME):
         return FolderStore(Path(place))
-    # A folder needs no boto3.
+    # Import boto3 only for a bucket.
     from runtime.aws.clients import clients
     from runtime.learner.remote.bucket import BucketStore
 

@@ -1,4 +1,4 @@
-"""Checks what a learner function says of its update, before anybody goes on from it."""
+"""Checks a learner function's result before anything uses it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from runtime.ports.learning import Batch, DetectorSamples, State
 
 
 def check_result(result: Result, *, before: State, batch: Batch, spaces: Spaces) -> None:
-    """Checks that a result can be that of an update.
+    """Checks that a result fits an update.
 
     Args:
         before: The learner's state before the update.
-        batch: What the function was to train on.
+        batch: The function's training batch.
         spaces: The environment's.
 
     Raises:
-        ValueError: It is of another version, network or batch.
-        NotFiniteError: It is of this update, but not finite.
+        ValueError: It belongs to another version, network or batch.
+        NotFiniteError: It belongs to this update, but is not finite.
     """
     state, update = result.state, result.update
     _check_kinds(state.arrays, before.arrays)
@@ -44,7 +44,7 @@ def check_result(result: Result, *, before: State, batch: Batch, spaces: Spaces)
 
 
 def _check_names(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Checks that a part of a state has the names that it had."""
+    """Checks that a part of a state has its earlier names."""
     if missing := sorted(known.keys() - found.keys()):
         raise ValueError(f"its state lacks {missing[0]}")
     if odd := sorted(found.keys() - known.keys()):
@@ -52,7 +52,7 @@ def _check_names(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def _check_kinds(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
-    """Checks that arrays are those of the same networks and optimiser."""
+    """Checks that arrays fit the same networks and optimizer."""
     _check_names(found, known)
     for name, array in found.items():
         if (array.dtype, array.shape) != (known[name].dtype, known[name].shape):
@@ -61,7 +61,7 @@ def _check_kinds(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray
 
 
 def _check_values(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Checks the values of a state: their types, the algorithm, and the version that the update makes."""
+    """Checks the values of a state: their types, the algorithm, and the update's version."""
     _check_names(found, known)
     for name, value in found.items():
         if type(value) is not type(known[name]):
@@ -75,16 +75,16 @@ def _check_values(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def _check_samples(samples: DetectorSamples, batch: Batch, spaces: Spaces) -> None:
-    """Checks that samples are the batch's, in any order, and have a distribution each."""
+    """Checks that samples are the batch's, in any order, each with a distribution."""
     for name in ("observations", "actions", "log_probs"):
         found, known = getattr(samples, name), flat(batch, getattr(batch, name))
         if (found.dtype, found.shape) != (known.dtype, known.shape) or _rows(found) != _rows(known):
-            raise ValueError(f"{name} of its {len(found)} samples are not those of the {len(known)} that it was sent")
+            raise ValueError(f"{name} of its {len(found)} samples differ from the {len(known)} that it was sent")
     size = spaces.output_size * (1 if spaces.is_discrete else 2)
     if samples.old_outputs.shape[1] != size:
         raise ValueError(f"its distributions have {samples.old_outputs.shape[1]} parameters, not {size}")
 
 
 def _rows(array: np.ndarray) -> list[int]:
-    """Checksums of the samples, sorted."""
+    """Returns the samples' checksums, sorted."""
     return sorted(zlib.crc32(row.tobytes()) for row in array.reshape(len(array), -1))

@@ -1,7 +1,10 @@
-"""Where a learner elsewhere finds its state and its batches, and leaves its results: a folder, a bucket, a server.
+"""The store of a remote learner for states, batches and results, in a folder, a bucket or on a server.
 
-The first one who puts an object under a name decides what it holds. So of several invocations for one update, one
-alone makes the next policy version.
+The first object under a name remains. So if several invocations make the same update, exactly one of them determines
+the next policy version. A slow or repeated one computes the same bits and loses the race.
+
+A killed session leaves the objects of its last update behind. Here the next session removes them, in AWS the bucket's
+lifecycle does.
 """
 
 from __future__ import annotations
@@ -27,39 +30,39 @@ class StoreError(RunError):
 
 
 class Store(Protocol):
-    """Objects by name, each of which is put once; names are letters, digits and dashes."""
+    """Objects by name. Each is put once. Names consist of letters, digits and dashes."""
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keeps ``data``; False, and nothing changed, if there is an object of that name.
+        """Keeps ``data``. Returns False, and changes nothing, if the name is taken.
 
         Raises:
-            StoreError: It cannot be kept.
+            StoreError: ``data`` cannot be kept.
         """
 
     def get(self, name: str) -> bytes | None:
-        """Returns the object; None if there is none of that name.
+        """Returns the object, or None if it does not exist.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: The object cannot be read.
         """
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects, if they are there.
+        """Removes objects that exist.
 
         Raises:
-            StoreError: They cannot be removed.
+            StoreError: The objects cannot be removed.
         """
 
 
 class FolderStore:
-    """A `Store` in a folder of this machine."""
+    """A `Store` in a local folder."""
 
     def __init__(self, path: Path) -> None:
-        """Takes a folder, which is made when something is put into it."""
+        """Takes a folder, which the first `put` creates."""
         self._path = path
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keeps ``data`` under a name that is new."""
+        """Keeps ``data`` under a new name."""
         try:
             with naming_full_disk(self._path):
                 make_directory(self._path)
@@ -67,7 +70,7 @@ class FolderStore:
                 try:
                     with os.fdopen(descriptor, "wb") as file:
                         file.write(data)
-                    # Unlike a renaming, this refuses a name that is taken.
+                    # Unlike renaming, this refuses a name that is taken.
                     with suppress(FileExistsError):
                         os.link(temporary, self._path / checked(name))
                         return True
@@ -78,7 +81,7 @@ class FolderStore:
         return False
 
     def get(self, name: str) -> bytes | None:
-        """Returns the object; None if there is none of that name."""
+        """Returns the object, or None if it does not exist."""
         try:
             return (self._path / checked(name)).read_bytes()
         except FileNotFoundError:
@@ -87,7 +90,7 @@ class FolderStore:
             raise StoreError(f"{self._path}: {name} cannot be read: {error}") from error
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects, if they are there."""
+        """Removes objects that exist."""
         try:
             for name in names:
                 (self._path / checked(name)).unlink(missing_ok=True)
@@ -96,24 +99,24 @@ class FolderStore:
 
 
 class CacheStore:
-    """A `Store` among the keys of a run, on the server of its trajectory cache."""
+    """A `Store` on the server of a run's trajectory cache, among its keys."""
 
     def __init__(self, cache: TrajectoryCache) -> None:
-        """Takes the run's cache, which connects when it is first used."""
+        """Takes the run's cache, which connects on first use."""
         self._cache = cache
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keeps ``data`` under a name that is new."""
+        """Keeps ``data`` under a new name."""
         with _server_errors(name, "kept"):
             return self._cache.put_object(checked(name), data)
 
     def get(self, name: str) -> bytes | None:
-        """Returns the object; None if there is none of that name."""
+        """Returns the object, or None if it does not exist."""
         with _server_errors(name, "read"):
             return self._cache.get_object(checked(name))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects, if they are there."""
+        """Removes objects that exist."""
         with _server_errors("an object", "removed"):
             self._cache.delete_objects([checked(name) for name in names])
 
@@ -127,45 +130,45 @@ def _server_errors(name: str, what: str) -> Iterator[None]:
 
 
 def batch_name(token: str, policy_version: int) -> str:
-    """Names the batch that updates this version."""
+    """Returns the name of the batch that updates this version."""
     return f"{token}-batch-{policy_version}"
 
 
 def state_name(token: str, policy_version: int) -> str:
-    """Names the state of a version that no function has made."""
+    """Returns the name of the state of a version that no function has made."""
     return f"{token}-state-{policy_version}"
 
 
 def weights_name(token: str, policy_version: int) -> str:
-    """Names the policy of a version, for those that play it."""
+    """Returns the name of a version's policy, for its players."""
     return f"{token}-weights-{policy_version}"
 
 
 def result_name(token: str, policy_version: int) -> str:
-    """Names the result of the update that makes this version."""
+    """Returns the name of the result of the update that makes this version."""
     return f"{token}-result-{policy_version}"
 
 
 def samples_name(token: str, update: int) -> str:
-    """The name of what an update's gradients are of."""
+    """Returns the name of the samples for an update's gradients."""
     return f"{token}-samples-{update}"
 
 
 def policy_name(token: str, version: int) -> str:
-    """The name of the policy that the parameter function has made with its aggregation of that number."""
+    """Returns the name of the parameter function's policy after this many aggregations."""
     return f"{token}-policy-{version}"
 
 
 def gradient_name(token: str, update: int, job: int) -> str:
-    """The name of one of an update's gradients."""
+    """Returns the name of one of an update's gradients."""
     return f"{token}-gradient-{update}-{job}"
 
 
 def checked(name: str) -> str:
-    """Returns a name that can be an object's.
+    """Returns a name if it is valid for an object.
 
     Raises:
-        StoreError: It cannot.
+        StoreError: It is not.
     """
     if not _NAME.fullmatch(name):
         raise StoreError(f"{name!r:.80} is no name of an object: letters, digits and dashes are allowed")

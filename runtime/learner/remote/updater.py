@@ -1,12 +1,13 @@
-"""The updater whose learner is a function: each update is one invocation, and the newest version is mirrored here.
+"""The updater whose learner is a function: each update is one invocation, and the loop mirrors the newest version.
 
     1. the batch is put into the store, and the state if no function has made it;
     2. the worst case of an invocation is reserved, and the function is invoked;
-    3. it loads the state, unless it has kept it, trains, and puts state and report into the store;
-    4. the result is taken from the store, whatever has become of the answer.
+    3. it loads the state unless it has kept it, trains, and puts state and report into the store;
+    4. the result is taken from the store, whatever the invocation answered.
 
-The first result that is put there makes the next version. So an invocation that is repeated, slow or dead costs its own
-bill, and never trains twice. A result that cannot be that of the update is removed, and counts as a failed invocation.
+The first result in the store makes the next version, and the loop looks there before it pays for another try. So an
+invocation that is repeated, slow or dead costs its own bill, and never trains twice. A result that does not fit the
+update is removed and counts as a failed invocation.
 
 Measured with experiments/hopper.yaml (two threads, seven interleaved pairs, two shared cores): with 8 actors an update
 takes 1.13 times the CPU time of one in place, and with 32 actors 1.03 times. A batch has 0.15 and 0.61 MB, a result
@@ -36,24 +37,25 @@ from runtime.ports.money import LEARNER, CostMeter, Work
 from runtime.ports.run import EventSink
 
 ATTEMPTS = 3
-"""Invocations for one update; then the run ends."""
+"""Maximum invocations for one update. After that the run ends."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """What an updater needs whose learner is elsewhere.
+    """Everything that an updater with a remote learner needs.
 
     Attributes:
-        spec: What the learner is made of.
+        spec: The learner's specification.
         fleet: Invokes the learner function.
-        store: Place of the store, as `open_store` takes it.
-        token: Begins the names of all that this session puts there; letters, digits and dashes.
+        store: Place of the store, in the form of `open_store`.
+        token: Prefix of all names that this session puts there; letters, digits and dashes. It changes when the learner
+            is set back, so objects of a crashed session are never used.
         meter: Reserves and bills the invocations.
-        save_ledger: Puts the meter's state on disk.
+        save_ledger: Writes the meter's state to disk.
         events: Records failures.
-        instances: Of `runtime.gmi`, if it is these that train.
-        device: On which they do, ``cpu`` or ``cuda``.
-        timeout_s: Seconds that an update may take.
+        instances: Settings of `runtime.gmi`, if instances train.
+        device: Their device, ``cpu`` or ``cuda``.
+        timeout_s: Maximum seconds of an update.
     """
 
     spec: LearnerSpec
@@ -69,10 +71,10 @@ class Remote:
 
 
 class RemoteUpdater(InPlaceUpdater):
-    """What updaters share that invoke functions: what they put into the store, and how an invocation is settled."""
+    """The base of updaters that invoke functions: uses the store and settles invocations."""
 
     def __init__(self, learner: Learner, remote: Remote) -> None:
-        """Takes a learner over, which was made from ``remote.spec``, and whose version is the newest."""
+        """Takes over a learner at the newest version, made from ``remote.spec``."""
         super().__init__(learner)
         self._remote, self._store = remote, open_store(remote.store)
         self._spec = spec_values(remote.spec)
@@ -80,7 +82,7 @@ class RemoteUpdater(InPlaceUpdater):
         self._names: set[str] = set()
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state; what the store has is of another training."""
+        """Continues from a state. Objects in the store then belong to another training."""
         super().set_state(state)
         self._restarts += 1
 
@@ -90,7 +92,7 @@ class RemoteUpdater(InPlaceUpdater):
 
     def _put(self, name: str, data: bytes) -> None:
         self._names.add(name)
-        # A try whose answer was lost may have put it there.
+        # An earlier try whose answer was lost may have put it there.
         if not self._store.put(name, data) and self._store.get(name) != data:
             raise StoreError(f"{name} is in the store before it was put there")
 
@@ -100,10 +102,10 @@ class RemoteUpdater(InPlaceUpdater):
         self._names.difference_update(gone)
 
     def _give_up(self, invocation_ids: Sequence[str]) -> None:
-        """Gives up these invocations, and removes what is in the store."""
+        """Gives up these invocations, and empties the store."""
         if invocation_ids:
             self._remote.fleet.abandon(invocation_ids)
-        # What stays there has a name that no other session asks for.
+        # Remaining objects have names that no other session asks for.
         with suppress(StoreError):
             self._delete(self._names)
 
@@ -119,14 +121,14 @@ class _Pending:
 
 
 class FunctionUpdater(RemoteUpdater):
-    """Has a function train on each batch; see `runtime.ports.learning.Updater`.
+    """Lets a function train on each batch; see `runtime.ports.learning.Updater`.
 
     Attributes:
         learner: The mirror: it holds the newest version, and never trains.
     """
 
     def __init__(self, learner: Learner, remote: Remote) -> None:
-        """Takes a mirror over."""
+        """Takes over a mirror."""
         super().__init__(learner, remote)
         self._has_state = False
         self._pending: _Pending | None = None
@@ -147,7 +149,7 @@ class FunctionUpdater(RemoteUpdater):
         self._invoke(self._pending)
 
     def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the update if it has ended; a failed invocation is followed by another.
+        """Returns the update if it has ended. Repeats a failed invocation.
 
         Raises:
             BudgetError: The budget does not hold another invocation.
@@ -162,12 +164,12 @@ class FunctionUpdater(RemoteUpdater):
         return super().poll(timeout_s)
 
     def set_state(self, state: State) -> None:
-        """Sets the mirror's state; what the store has is of another training."""
+        """Sets the mirror's state. Objects in the store then belong to another training."""
         super().set_state(state)
         self._pending, self._has_state = None, False
 
     def close(self) -> None:
-        """Gives up what is under way, and removes what is in the store."""
+        """Gives up the current update, and empties the store."""
         pending, self._pending = self._pending, None
         self._give_up([] if pending is None else [self._id(pending)])
 
@@ -183,7 +185,7 @@ class FunctionUpdater(RemoteUpdater):
             "learner": self._spec})])
 
     def _ended(self, pending: _Pending, outcome: Outcome) -> None:
-        """Settles an invocation, and takes the result if there is a sound one, whatever it answered."""
+        """Settles an invocation. Takes a valid result from the store, whatever the invocation answered."""
         self._remote.meter.settle(_work(pending), outcome)
         name = result_name(self._token, pending.policy_version + 1)
         data = self._store.get(name)
@@ -193,10 +195,10 @@ class FunctionUpdater(RemoteUpdater):
                 self._take(pending, decode_result(data))
             except (WireError, ValueError, NotFiniteError, CheckpointError) as error:
                 problem = error
-                # Else the next invocation would find it there.
+                # Otherwise the next invocation would find it.
                 self._store.delete([name])
             else:
-                # All but this result, from which the next update starts.
+                # Keep this result, from which the next update starts.
                 self._delete(self._names)
                 self._names.add(name)
                 return

@@ -1,1 +1,1 @@
-"""Stellaris: several learner functions compute gradients at the same time, and a parameter function applies them."""
+"""Stellaris: several learner functions compute gradients in parallel, and a parameter function applies them."""

@@ -1,13 +1,14 @@
-"""The parameter function: which gradients wait, when they are applied, and how far each one moves the policy.
+"""The parameter function: decides which gradients wait, when they are applied, and how far each moves the policy.
 
     s_i     = V_now − V_pulled,i                        staleness; V counts aggregations
-    S_max   = int(mean s of the first update whose mean is above 0) + 1; before, there is no bound
+    S_max   = int(mean s of the first update whose mean is above 0) + 1; no bound before that
     bound_k = clip(int(S_max · d^(k−1)) + 1, 1, S_max)  in the k-th update
-    on each arrival: aggregate all that wait if mean(s) ≤ bound_k, or as many wait as there are learners
-    each of them, as they arrived: one step at α · max(s_i, 1)^(−1/v); then V += 1
+    on each arrival: aggregate all waiting gradients if mean(s) ≤ bound_k, or if they are as numerous as the learners
+    each one, in order of arrival: one step at α · max(s_i, 1)^(−1/v); then V += 1
 
-Source: the slides of Stellaris (SC 2024) and its authors' artifact; docs/decisions/0021-stellaris.md says what both
-leave open. The rates for v = 1 are those of Zhang et al. 2016.
+Source: the slides of Stellaris (SC 2024) and its authors' artifact; see docs/decisions/0021-stellaris.md for what both
+leave open. The rates for v = 1 are from Zhang et al. 2016. Each gradient takes a step of its own, because Adam would
+cancel a common factor on an averaged step.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ Gradient = TypeVar("Gradient")
 
 @dataclass(frozen=True)
 class Step(Generic[Gradient]):
-    """A gradient that is applied now.
+    """A gradient to apply now.
 
     Attributes:
-        staleness: Aggregations since the version that it was computed at.
-        factor: Of the learning rate.
+        staleness: Aggregations since the version at which it was computed.
+        factor: Factor on the learning rate.
     """
 
     gradient: Gradient
@@ -35,20 +36,20 @@ class Step(Generic[Gradient]):
 
 
 class ParameterFunction(Generic[Gradient]):
-    """Takes gradients as they arrive, and says which are applied.
+    """Takes gradients as they arrive and returns those to apply.
 
     Attributes:
         version: V, the number of aggregations.
-        updates: Updates that have ended; k − 1.
-        staleness_max: S_max; None as long as no update's mean staleness was above 0.
+        updates: Number of finished updates, k − 1.
+        staleness_max: S_max; None until an update's mean staleness is above 0.
     """
 
     def __init__(self, *, learners: int, staleness_decay: float | None, learning_rate_root: float | None) -> None:
         """Starts before the first gradient.
 
         Args:
-            learners: How many compute gradients at the same time.
-            staleness_decay: d, above 0 to 1; None = there is no bound: each gradient is applied when it arrives.
+            learners: Number of learners that compute gradients in parallel.
+            staleness_decay: d, above 0 to 1; None = no bound: each gradient is applied when it arrives.
             learning_rate_root: v, above 0; None = staleness does not change the rate.
         """
         self._learners, self._decay, self._root = learners, staleness_decay, learning_rate_root
@@ -59,19 +60,19 @@ class ParameterFunction(Generic[Gradient]):
 
     @property
     def bound(self) -> float:
-        """The bound of the present update; infinite if there is none."""
+        """The current update's bound; infinite if there is none."""
         if self._decay is None or self.staleness_max is None:
             return math.inf
         return max(1, min(int(self.staleness_max * self._decay**self.updates) + 1, self.staleness_max))
 
     def offer(self, gradient: Gradient, pulled_version: int) -> list[Step[Gradient]]:
-        """Takes a gradient that has arrived; returns what is applied now: all that wait, or nothing.
+        """Takes an arrived gradient. Returns the steps to apply now: all waiting gradients, or none.
 
         Args:
-            pulled_version: V when its learner took the policy.
+            pulled_version: V when its learner pulled the policy.
 
         Raises:
-            ValueError: Nobody can have pulled that version.
+            ValueError: No learner can have pulled that version.
         """
         if not 0 <= pulled_version <= self.version:
             raise ValueError(f"a gradient of version {pulled_version} arrived at version {self.version}")
@@ -80,7 +81,10 @@ class ParameterFunction(Generic[Gradient]):
         return self._aggregate() if mean <= self.bound or len(self._pending) >= self._learners else []
 
     def end_update(self) -> tuple[list[Step[Gradient]], float]:
-        """Ends an update, of which no gradient is to come; returns what is applied now, and the mean staleness."""
+        """Ends an update after its last gradient. Returns the steps to apply now, and the mean staleness.
+
+        All waiting gradients are applied, whatever the bound, because no more will arrive.
+        """
         steps = self._aggregate() if self._pending else []
         mean = sum(self._applied) / len(self._applied) if self._applied else 0.0
         self._applied.clear()
@@ -90,11 +94,11 @@ class ParameterFunction(Generic[Gradient]):
         return steps, mean
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what a resumption needs, as JSON values; between two updates nothing waits."""
+        """Returns what resuming needs, as JSON values. Between updates no gradient waits."""
         return {"version": self.version, "updates": self.updates, "staleness_max": self.staleness_max}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state.
+        """Continues from a state.
 
         Raises:
             KeyError: Something is missing.

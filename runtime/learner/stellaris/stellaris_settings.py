@@ -1,4 +1,4 @@
-"""Settings of Stellaris: what it cannot have, and how its updater is made."""
+"""Settings of Stellaris: refused combinations, and the maker of its updater."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.settings.updater import StellarisSection
 class StellarisSettings(StellarisSection):
     """Settings of several learner functions."""
 
-    title: ClassVar[str] = "learner functions of kind = stellaris, and what is done with their gradients"
+    title: ClassVar[str] = "learner functions of kind = stellaris, and how their gradients are applied"
     has_instance: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
@@ -24,16 +24,16 @@ class StellarisSettings(StellarisSection):
 
     @property
     def functions_at_once(self) -> int:
-        """Its learners."""
+        """Number of learners."""
         return self.learners
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the durations, unless they are played."""
+        """Yields the durations unless the place is virtual."""
         if self.place != "virtual":
             yield Unused([f"{prefix}durations"], [f"{prefix}place"], f"{prefix}place = virtual")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what it cannot have."""
+        """Yields the settings that it cannot use."""
         algorithm = experiment.algorithm
         if not algorithm.chosen.has_truncated_loss:
             yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "

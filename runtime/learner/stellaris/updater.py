@@ -1,14 +1,17 @@
-"""The updater of Stellaris: learner functions compute gradients at once, the parameter function applies them.
+"""The updater of Stellaris: learner functions compute gradients in parallel, and the parameter function applies them.
 
     1. the batch becomes samples, and every minibatch of every epoch one job
-    2. each free learner gets a job, the number of the newest policy, and those that all learners pulled last
-    3. it computes one gradient, and leaves it in the store
-    4. the parameter function takes it as it arrives, applies what is due, and puts the next policy there
-    5. when no job is left, what still waits is applied, and the next policy version begins
+    2. each free learner gets a job, the number of the newest policy, and the numbers that all learners pulled last
+    3. it computes one gradient and puts it into the store
+    4. the parameter function takes it on arrival, applies what is due, and stores the next policy
+    5. after the last job, waiting gradients are applied, and the next policy version begins
 
-A learner function that dies, is slow, or answers twice costs its own gradient and its own bill. So does a gradient that
-is longer than its clip, or not finite; but if gradients of two learners of an update are not finite, training has
-diverged, and no further one is begun.
+A learner function that dies, is slow, or answers twice costs its own gradient and its own bill. Its gradient is not
+computed again: it would be stale. The same holds for a gradient that is longer than its clip or not finite. But if
+gradients of two learners of an update are not finite, training has diverged, and no further gradient is started.
+
+Advantages are estimated once, when the batch is submitted, as in PPO. Policies are numbered and never change, so a
+gradient is a function of its event. A policy remains in the store until the last gradient that names it has ended.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ from runtime.settings.updater import StellarisSection
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
 _CLIP_ROUNDING = 1.001
-"""A gradient that is clipped to a norm may be this many times as long, by the rounding of float32."""
+"""A gradient that is clipped to a norm may be this many times as long because of float32 rounding."""
 _NORM_MAX = float(np.sqrt(np.finfo(np.float32).max))
-"""Adam keeps the square of the gradient; that of a longer one is infinite."""
+"""Adam stores the gradient's square, which would be infinite for a longer gradient."""
 
 
 @dataclass
@@ -46,15 +49,15 @@ class _UnderWay:
     """An update that is under way.
 
     Attributes:
-        number: The policy version that it begins with.
-        aggregations_before: Of the parameter function.
-        reported: So many jobs, the last ones, make up the update's report.
-        jobs: Number and samples of each gradient that nobody has begun.
-        reserved: The first so many of all jobs have been reserved.
-        learners: The learner of each job that is being done.
-        named: The policies that its event names: they must stay in the store until it has ended.
-        sent: The policy that each job was sent, and how many samples.
-        not_finite: What the gradients of each learner had that was not finite, for those that had something.
+        number: The policy version at its start.
+        aggregations_before: Aggregations of the parameter function at its start.
+        reported: The update's report covers this many of the last jobs.
+        jobs: Number and samples of each gradient that has not started.
+        reserved: Number of jobs, from the first one, with a reservation.
+        learners: The learner of each running job.
+        named: The policies that each running job's event names. They must remain in the store until it has ended.
+        sent: The policy and the number of samples that each job was sent.
+        not_finite: For each learner with non-finite gradients, what was not finite.
     """
 
     number: int
@@ -76,20 +79,20 @@ class _UnderWay:
 
 
 class StellarisUpdater(RemoteUpdater):
-    """Has learner functions compute gradients; see `runtime.ports.learning.Updater`.
+    """Gets gradients from learner functions; see `runtime.ports.learning.Updater`.
 
     Attributes:
-        learner: Holds the newest policy and the optimiser: gradients move it.
+        learner: Holds the newest policy and the optimizer. Gradients move it.
     """
 
     learner: Ppo
 
     def __init__(self, learner: Ppo, remote: Remote, settings: StellarisSection) -> None:
-        """Takes a learner over.
+        """Takes over a learner.
 
         Args:
-            remote: Where learner functions are invoked, and what they cost.
-            settings: ``learner.stellaris``, of which all but the place is read.
+            remote: Where learner functions are invoked, and their prices.
+            settings: ``learner.stellaris``; all but the place is used.
         """
         super().__init__(learner, remote)
         self._settings = settings
@@ -102,7 +105,7 @@ class StellarisUpdater(RemoteUpdater):
         self._under_way: _UnderWay | None = None
 
     def submit(self, batch: Batch, *, progress: float) -> None:
-        """Begins the update's first gradients.
+        """Starts the update's first gradients.
 
         Raises:
             BudgetError: The budget does not hold a single gradient.
@@ -115,7 +118,7 @@ class StellarisUpdater(RemoteUpdater):
         number = self.policy_version
         self._put(samples_name(self._token, number), encode_samples(samples.arrays))
         self._publish()
-        # Nothing was under way: whoever has pulled once stands where the policy stands now.
+        # Nothing was under way, so every learner that has pulled once has the current policy.
         newest = None if not self._parameters.updates else self._published
         self._pulled = [newest] * self._settings.learners
         jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
@@ -123,7 +126,7 @@ class StellarisUpdater(RemoteUpdater):
         self._begin_jobs(self._under_way)
 
     def poll(self, timeout_s: float) -> list[Update]:
-        """Takes the gradients that have arrived; returns the update if none is to come.
+        """Takes the arrived gradients. Returns the update after its last gradient.
 
         Raises:
             NotFiniteError: Gradients of two learners, or of the only one, are not finite.
@@ -139,30 +142,30 @@ class StellarisUpdater(RemoteUpdater):
         return super().poll(timeout_s)
 
     def get_state(self) -> State:
-        """Returns the learner's state with the parameter function's."""
+        """Returns the learner's state with the parameter function's state."""
         state = super().get_state()
         return State(state.arrays, {**state.values, _STATE_KEY: self._parameters.get_state()})
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state; what the store has is of another training."""
+        """Continues from a state. Objects in the store then belong to another training."""
         super().set_state(state)
         self._parameters.set_state(state.values[_STATE_KEY])
         self._under_way = None
 
     def close(self) -> None:
-        """Gives up what is under way, and removes what is in the store."""
+        """Gives up running gradients, and empties the store."""
         under_way, self._under_way = self._under_way, None
         self._give_up([] if under_way is None else [self._id(under_way.number, job) for job in under_way.learners])
 
     def _begin_jobs(self, under_way: _UnderWay) -> None:
-        """Has each free learner compute the next gradient, if there is one, and the budget holds it."""
+        """Starts the next gradient on each free learner, if one is left and the budget holds it."""
         free = [one for one in range(self._settings.learners) if one not in under_way.learners.values()]
         for learner in free:
             if not under_way.jobs or not self._is_reserved(under_way):
                 break
             self._begin_job(under_way, learner)
         if under_way.jobs and not under_way.learners:
-            # Nothing that could give money back is under way.
+            # No running gradient could give money back.
             if not under_way.reserved:
                 raise BudgetError(f"the budget does not hold a gradient of policy version {under_way.number + 1}")
             self._remote.events.append("update_shrunk", policy_version=under_way.number, gradients=under_way.jobs[0][0],
@@ -170,9 +173,9 @@ class StellarisUpdater(RemoteUpdater):
             under_way.jobs.clear()
 
     def _is_reserved(self, under_way: _UnderWay) -> bool:
-        """Whether the next gradient is paid for; if not yet, reserves it with some that follow, as many as fit.
+        """Whether the next gradient has a reservation. If not, reserves as many of the next ones as fit, up to a limit.
 
-        So the ledger is written once for several, and if the run is killed, not many count as spent.
+        So the ledger is written once for several gradients, and if the run is killed, few count as spent.
         """
         job, last = under_way.jobs[0][0], under_way.jobs[-1][0]
         if job >= under_way.reserved:
@@ -198,7 +201,7 @@ class StellarisUpdater(RemoteUpdater):
             "truncation": float(self._settings.truncation or 1.0), "learner": self._spec})])
 
     def _take(self, under_way: _UnderWay, outcome: Outcome) -> None:
-        """Settles an invocation, and takes its gradient if it has left one that can be used."""
+        """Settles an invocation, and takes its gradient if it is usable."""
         job = next((job for job in under_way.learners if outcome.invocation_id == self._id(under_way.number, job)),
                    None)
         if job is None:
@@ -233,7 +236,7 @@ class StellarisUpdater(RemoteUpdater):
         self._begin_jobs(under_way)
 
     def _apply(self, under_way: _UnderWay, steps: Sequence[Step[tuple[int, SentGradient]]]) -> None:
-        """Steps along gradients, and makes the next policy known if somebody may pull it."""
+        """Steps along gradients, and publishes the next policy if a learner may pull it."""
         if not steps:
             return
         self.learner.apply([(Gradients(
@@ -244,11 +247,11 @@ class StellarisUpdater(RemoteUpdater):
             self._publish(under_way)
 
     def _has_diverged(self, under_way: _UnderWay) -> bool:
-        """Whether it is the policy's fault that gradients are not finite: more than one learner has computed such."""
+        """Whether the policy itself is at fault: more than one learner has computed non-finite gradients."""
         return len(under_way.not_finite) >= min(2, self._settings.learners)
 
     def _drop_jobs(self, under_way: _UnderWay) -> None:
-        """Gives back what is reserved for gradients that nobody has begun, and drops them."""
+        """Releases the reservations of gradients that have not started, and drops these."""
         for job, _ in under_way.jobs:
             if job < under_way.reserved:
                 self._remote.meter.settle(Work(LEARNER, job), None)
@@ -274,7 +277,7 @@ class StellarisUpdater(RemoteUpdater):
         self._delete(self._names)
 
     def _checked(self, sent: SentGradient, pulled_version: int, sample_count: int) -> SentGradient:
-        """Refuses a gradient that is not of this learner, this policy and so many samples, too long, or not finite."""
+        """Refuses a gradient of another learner, policy or sample count, and one that is too long or not finite."""
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
@@ -299,7 +302,7 @@ class StellarisUpdater(RemoteUpdater):
         return sent
 
     def _publish(self, under_way: _UnderWay | None = None) -> None:
-        """Puts the present policy where learners pull it, and removes those that none of them needs any more."""
+        """Stores the current policy for learners, and removes policies that none of them needs any more."""
         self._published += 1
         self._versions[self._published] = self._parameters.version
         self._put(policy_name(self._token, self._published), encode_state(self.learner.snapshot()))

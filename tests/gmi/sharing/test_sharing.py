@@ -209,7 +209,7 @@ def test_all_chunks_are_given_out_and_no_more(migrator: Migrator) -> None:
     for one in ("3", "3", "unknown"):
         migrator.release(one)
     assert migrator.place("another") != (chunk := migrator.chunk_of("2")), "that one may still be trained on"
-    with pytest.raises(RunError, match=f"all {CHUNKS} chunks for experience hold fragments that nobody has trained on"):
+    with pytest.raises(RunError, match=f"all {CHUNKS} chunks for experience hold fragments that were not trained on"):
         migrator.place("one more")
     migrator.release_given()
     assert migrator.place("one more") == chunk
