@@ -143,8 +143,9 @@ class ActorStream:
     def _promise(self, current: StreamedRound) -> None:
         """Makes the ledger on disk cover all current reservations, and some future actors to save writes.
 
-        The ledger promises a quarter of the round's actors ahead while it is written. It is written again only if more
-        is reserved than it promises.
+        A quarter of the round's actors is reserved ahead while the ledger is written. It is written again only if more
+        is reserved than it promises. An actor cannot use up its worst case within the 10 s of a cold start, so the
+        promise holds even if actors run without a break that lasts more than 2 s.
         """
         self.intake.most_reserved_usd = max(self.intake.most_reserved_usd, self._meter.reserved_usd)
         if self._parts.books.promised_usd > self._promised_usd:
