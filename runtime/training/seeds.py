@@ -90,7 +90,7 @@ def train_seeds(
 
     Returns:
         The summary of all seeds, and the exit code: 0, or the code of the first run that failed or was interrupted,
-            after which no other starts.
+        after which no other starts.
 
     Raises:
         RunError: Nothing was started: the directory is not usable, or the budget is too small for this many seeds.
