@@ -18,6 +18,7 @@ from runtime.ports.money import Limits
 FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
 """Tightened limits are the longest seen durations times one of these: the loosest factor that fits the budget."""
 _ROUNDS: Final = 4
+"""Rounds whose longest duration counts; few, so that a first round's cold starts are soon forgotten."""
 _PHASES: Final = ("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s")
 
 
