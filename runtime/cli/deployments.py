@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
         description="Take an experiment's deployment down: its learner puts its results into the bucket, then all of "
         "it is deleted. Waits until it is gone. With --stack, EXPERIMENT is left out.",
         examples=["stop hopper", "stop experiments/hopper.yaml --yes", "stop --stack NitroNetwork"],
-        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun goes on")
+        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun continues")
     stop.add_argument("experiment", nargs="?", metavar="EXPERIMENT",
                       help="name or file of an experiment; only the file's name counts")
     stop.add_argument("--stack", metavar="NAME", help="delete a shared stack instead: NitroGuard, NitroNetwork or "
@@ -168,7 +168,7 @@ def _stop(options: argparse.Namespace) -> int:
         print(f"error: {error}\nThe guard goes on trying, once a minute; run this again to watch it", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nNot waiting any longer: what has begun goes on, and the guard sees to its end", file=sys.stderr)
+        print("\nNot waiting any longer: what has begun continues, and the guard sees to its end", file=sys.stderr)
         return 130
     return 0
 

@@ -1,1 +1,1 @@
-"""What a run costs: the price list, the model of the bill, and the budget that it must stay within."""
+"""The cost of a run: the price list, the model of the bill, and the budget."""

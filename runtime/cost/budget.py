@@ -9,14 +9,14 @@ from typing import Any
 from runtime.errors import BudgetError
 
 UNITS_PER_USD = 2**36
-"""Amounts are counted in whole parts of a dollar of this size."""
+"""Amounts are whole numbers of this fraction of a dollar."""
 
 
 class Budget:
-    """Dollars spent and dollars reserved; counted in whole units of 2⁻³⁶ USD, 1.5e-11 of a dollar.
+    """Dollars spent and reserved, counted in whole units of 2⁻³⁶ USD (1.5e-11 of a dollar).
 
-    The limit is rounded down and every amount up; sums are exact, also as floats up to 100,000 USD. Reservations carry
-    names. Spending always draws on one of them.
+    The limit is rounded down and every amount up. Sums are exact, also as floats up to 100,000 USD. Reservations have
+    names, and spending always draws on one of them.
     """
 
     def __init__(self, usd: float) -> None:
@@ -34,19 +34,19 @@ class Budget:
 
     @property
     def free_usd(self) -> float:
-        """What is neither spent nor reserved; negative only after `settle` had to record an overrun."""
+        """Dollars neither spent nor reserved; negative only after `settle` had to record an overrun."""
         return (self._limit - self._spent - sum(self._reserved.values())) / UNITS_PER_USD
 
     def is_reserved(self, name: str) -> bool:
-        """Whether something is reserved under ``name``."""
+        """Returns whether something is reserved under ``name``."""
         return name in self._reserved
 
     def reserved_under(self, name: str) -> float:
-        """Dollars that are reserved under ``name``; 0 if nothing is."""
+        """Returns the dollars reserved under ``name``; 0 if there are none."""
         return self._reserved.get(name, 0) / UNITS_PER_USD
 
     def reserve(self, name: str, usd: float) -> bool:
-        """Sets ``usd`` aside under ``name``; False, and nothing changed, if it does not fit.
+        """Reserves ``usd`` under ``name``; returns False and changes nothing if it does not fit.
 
         Raises:
             BudgetError: The name is already in use, or the amount is negative.
@@ -64,10 +64,10 @@ class Budget:
     def settle(self, name: str, usd: float) -> bool:
         """Spends ``usd`` of the reservation and frees the rest of it.
 
-        What was really spent is recorded even if it is more than was reserved.
+        The actual amount is recorded even if it exceeds the reservation.
 
         Returns:
-            False if it was more: the caller's worst case was not one.
+            False if it did: the caller's worst case was too low.
 
         Raises:
             BudgetError: No such reservation, or a negative or infinite amount.
@@ -80,13 +80,13 @@ class Budget:
         return amount <= reserved
 
     def release(self, name: str) -> None:
-        """Frees what is reserved under ``name``, if anything is, unspent."""
+        """Frees a reservation without spending it; does nothing if there is none."""
         self._reserved.pop(name, None)
 
     def forfeit(self) -> float:
-        """Counts all that is reserved as spent; returns it in dollars.
+        """Counts all reservations as spent; returns them in dollars.
 
-        For a run that was killed: nobody knows any more how much of it was used.
+        Use this for a run that was killed, because it is unknown how much of them it used.
         """
         forfeited = sum(self._reserved.values())
         self._spent += forfeited
@@ -97,7 +97,7 @@ class Budget:
         return {"units_per_usd": UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` gave.
+        """Restores the state from `get_state`.
 
         Raises:
             ValueError: The state counts in other units, or its amounts are not whole numbers from 0.

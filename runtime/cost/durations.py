@@ -1,9 +1,9 @@
-"""How long learner functions took once: a file of recorded durations, from which virtual time is made.
+"""Reads recorded durations of learner functions, from which virtual time is drawn.
 
     {"about": {…}, "start_s": [1.9, …], "gradient_s": {"1024": [0.04, …], …}}
 
-Durations are CPU seconds of one core: of start-ups, until a first gradient can begin, and of gradients, by the
-samples of their minibatch. benchmarks/durations.py writes such a file. ``about`` is for people.
+Durations are CPU seconds of one core: start-ups, until a first gradient can begin, and gradients, by the samples of
+their minibatch. benchmarks/durations.py writes such a file. ``about`` is for people.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Seconds = Annotated[list[Annotated[float, Field(gt=0, le=900)]], Field(min_leng
 
 
 class _Recorded(Section):
-    """Such a file."""
+    """A file of durations."""
 
     about: Json = None
     start_s: _Seconds
@@ -32,28 +32,28 @@ class _Recorded(Section):
 
 
 class Durations:
-    """Draws from what was recorded, each invocation's from its own number: the order of invocations is no matter.
+    """Draws from recorded durations, with a random number for each invocation. Their order does not matter.
 
     Attributes:
-        digest: SHA-256 of all that is drawn from; what a file says about itself is no part of it.
+        digest: SHA-256 of the durations; a file's description of itself is not included.
     """
 
     def __init__(self, start_s: Sequence[float], gradient_s: Mapping[int, Sequence[float]]) -> None:
         """Takes recorded durations.
 
         Args:
-            start_s: Of start-ups, in seconds.
-            gradient_s: Of gradients, in seconds, by the samples of their minibatch.
+            start_s: Durations of start-ups, in seconds.
+            gradient_s: Durations of gradients, in seconds, by the samples of their minibatch.
         """
         self._start_s, self._gradient_s = start_s, gradient_s
         self.digest = hashlib.sha256(
             json.dumps([list(start_s), [[one, list(found)] for one, found in gradient_s.items()]]).encode()).hexdigest()
 
     def gradient_s(self, samples: int, *, key: str) -> float:
-        """Returns the seconds of a gradient on so many samples, or on as near a number as was recorded.
+        """Returns the seconds of a gradient on this number of samples, or the nearest recorded number.
 
         Args:
-            key: What else decides; the same one draws the same again.
+            key: Seed of the draw; the same key draws the same duration.
         """
         return random.Random(f"gradient {key}").choice(self._nearest(samples))
 
@@ -62,11 +62,11 @@ class Durations:
         return random.Random(f"start {key}").choice(self._start_s)
 
     def is_of(self, samples: int) -> bool:
-        """Whether gradients on half as many samples, up to twice as many, were recorded."""
+        """Returns whether gradients on half to twice this number of samples were recorded."""
         return any(samples <= 2 * one <= 4 * samples for one in self._gradient_s)
 
     def mean_s(self, samples: int) -> float:
-        """Returns the mean seconds of a gradient on so many samples."""
+        """Returns the mean seconds of a gradient on this number of samples."""
         found = self._nearest(samples)
         return sum(found) / len(found)
 

@@ -1,4 +1,4 @@
-"""What a deployment may cost, told before it is made; modelled from list prices."""
+"""Estimates a deployment's cost before it is made, from list prices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Ending:
-    """How long the parts of a deployment are billed after the moment from which it must not go on.
+    """How long a deployment's parts are billed after it must end.
 
     Attributes:
         learner_s: Longest until the learner's instance has ended, in seconds.
@@ -27,15 +27,14 @@ class Ending:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a deployment costs, in US dollars at list price.
+    """A deployment's cost, in US dollars at list price.
 
     Attributes:
-        learner_usd_per_hour: The instance, of the dearest type that may be launched, with its disk and its address;
-            without one the coordinator with its legs. To both come requests to the bucket, what CloudWatch keeps, and
-            the images.
+        learner_usd_per_hour: The most expensive instance type that may be launched, with its disk and address, or the
+            coordinator with its legs. Also requests to the bucket, CloudWatch's storage, and the images.
         cache_usd_per_hour: The cache's capacity.
         provisioned_usd_per_hour: The actors' provisioned concurrency.
-        floor_usd_per_hour: All that exists, with the cheapest type that may be launched.
+        floor_usd_per_hour: All parts, with the cheapest instance type that may be launched.
         tail_usd: Part of the budget that is kept for taking the deployment down; see `tail_usd`.
     """
 
@@ -47,18 +46,18 @@ class Estimate:
 
     @property
     def burn_usd_per_hour(self) -> float:
-        """What exists costs per hour, whether anything is trained or not."""
+        """Hourly cost of all parts, even if idle."""
         return self.learner_usd_per_hour + self.cache_usd_per_hour + self.provisioned_usd_per_hour
 
 
 def estimate(
     actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, cache_kind: str, ending: Ending
 ) -> Estimate:
-    """What these sections of an experiment, resolved, may cost in a deployment.
+    """Estimates the deployment cost of these resolved sections of an experiment.
 
     Args:
         cache_kind: ``cache.kind``.
-        ending: How long it is billed once it must not go on.
+        ending: How long it is billed once it must end.
 
     Raises:
         ExperimentError: An instance type has no price.
@@ -79,17 +78,17 @@ def estimate(
 def tail_usd(
     learner_usd: float, cache_usd: float, provisioned_usd: float, *, watched_usd: float, is_node: bool, ending: Ending
 ) -> float:
-    """What can still be billed after the moment from which a deployment must not go on.
+    """Returns the cost that can still arise after a deployment must end.
 
-    The learner until its instance has ended, and the cache until it is deleted after that; of provisioned concurrency
-    the block of five minutes that has begun, and of a cache node and of what CloudWatch keeps the hour. Actors in
-    flight are not in it: each is reserved until its time limit when it starts.
+    This is the learner until its instance has ended, and the cache until it is deleted after that. Provisioned
+    concurrency is billed to the end of its five-minute block, a cache node and CloudWatch's storage to the end of their
+    hour. Actors in flight are not included, because each is reserved until its time limit when it starts.
 
     Args:
-        learner_usd: What an hour of the learner costs.
-        cache_usd: What an hour of the cache costs.
-        provisioned_usd: What an hour of provisioned concurrency costs.
-        watched_usd: What an hour of what CloudWatch keeps costs.
+        learner_usd: Hourly cost of the learner.
+        cache_usd: Hourly cost of the cache.
+        provisioned_usd: Hourly cost of provisioned concurrency.
+        watched_usd: Hourly cost of CloudWatch's storage.
         is_node: Whether the cache is a node, billed by whole hours.
         ending: How long each of them is billed.
     """

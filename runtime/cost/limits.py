@@ -1,8 +1,10 @@
-"""How tight the limits of a round may be: a little more than what its phases took in the rounds before.
+"""Tightens the limits of a round to a little more than the phases of the last rounds took.
 
-The limits of a round are its worst case, which is reserved before it starts. Those of an experiment are meant for what
-goes wrong. Where the budget does not hold them any more, a round goes on under tighter ones, as long as they leave room
-for what the last rounds took. docs/decisions/0015-tighter-limits.md says what follows from that.
+A round's limits define its worst case, which is reserved before it starts. The experiment's limits are meant for
+failures and are far longer than a normal round. When the budget cannot hold them, a round runs under tighter ones that
+still have room for the phases of the last rounds. Nothing is tightened while the duration of a needed phase is unknown,
+because a guess could end a run's first evaluation. On AWS Lambda, actors keep their limit, because a time-out cannot
+change per invocation. See docs/decisions/0015-tighter-limits.md.
 """
 
 from __future__ import annotations
@@ -14,26 +16,26 @@ from typing import Any, Final
 from runtime.ports.money import Limits
 
 FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
-"""Tightened limits are so many times the longest that was seen; the loosest that the budget holds are taken."""
+"""Tightened limits are the longest seen durations times one of these: the loosest factor that fits the budget."""
 _ROUNDS: Final = 4
+"""Rounds whose longest duration counts; few, so that a first round's cold starts are soon forgotten."""
 _PHASES: Final = ("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s")
 
 
 class PhaseTimes:
-    """The longest that each phase was billed in the last rounds that had it."""
+    """The longest billed duration of each phase in the last rounds that had it."""
 
     def __init__(
         self, configured: Limits, *, samples_max: int, expected: Mapping[str, float], growth: float = 1.0
     ) -> None:
-        """Has seen nothing yet.
+        """Starts without measurements.
 
         Args:
-            configured: Limits as the experiment says; tightened ones are never longer.
+            configured: The experiment's limits; tightened ones are never longer.
             samples_max: The most samples that an update may have.
-            expected: Seconds that each phase is expected to be billed, by the names of the arguments of `saw`; they
-                count until it is seen.
-            growth: How many times longer an actor may become than one that was seen, because it replays an episode
-                that gets longer.
+            expected: Expected billed seconds of each phase, by the argument names of `saw`; used until the phase is
+                seen.
+            growth: Factor by which an actor may become longer than those seen, because it replays a growing episode.
         """
         self._growth = growth
         self._configured, self.samples_max, self._expected = configured, samples_max, dict(expected)
@@ -41,7 +43,7 @@ class PhaseTimes:
         self._round: dict[str, float] = {}
 
     def saw(self, **seconds: float | None) -> None:
-        """Notes what phases of the present round were billed; None, or no finite seconds, for one that it did not have.
+        """Records billed seconds of the current round's phases; None or a non-finite value if it had no such phase.
 
         Args:
             seconds: ``actor_s`` of an actor without its start-up, ``collect_s`` of waiting for actors, ``sample_s`` of
@@ -52,17 +54,17 @@ class PhaseTimes:
                 self._round[phase] = max(longest, self._round.get(phase, 0.0))
 
     def end_round(self) -> None:
-        """What is seen from now on is the next round's, or another attempt's."""
+        """Ends the round: later durations belong to the next round or to another attempt."""
         for phase, longest in self._round.items():
             self._seen[phase] = [*self._seen[phase], longest][-_ROUNDS:]
         self._round.clear()
 
     def choices(self, *, detects: bool, evaluates: bool) -> Iterator[Limits]:
-        """Yields limits for a round: the experiment's, then ever tighter ones; no others if too little is known.
+        """Yields limits for a round: the experiment's, then ever tighter ones if enough is known.
 
         Args:
             detects: Whether the detector is to run.
-            evaluates: Whether an evaluation may take time of the round.
+            evaluates: Whether an evaluation may use time of the round.
         """
         yield self._configured
         longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
@@ -79,12 +81,12 @@ class PhaseTimes:
                          min(factor * update_s, self._configured.update_s), factor)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, between two rounds."""
+        """Returns the state for a checkpoint, between two rounds."""
         self.end_round()
         return {phase: list(seen) for phase, seen in self._seen.items()}
 
     def set_state(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Goes on from what a checkpoint kept.
+        """Restores a checkpoint's state.
 
         Raises:
             KeyError: It is not such a state.

@@ -1,4 +1,4 @@
-"""What a run is billed: the worst case of all work is reserved before it starts, and what it used is settled."""
+"""Bills a run: reserves the worst case of all work before it starts, and settles its actual cost."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from runtime.ports.money import ACTOR, LEARNER, Limits, RoundBill, Work
 from runtime.ports.run import EventSink
 
 BETWEEN_ROUNDS_S = 60.0
-"""Reserved for checkpoints and uploads if time is paid for by the clock."""
+"""Reserved for checkpoints and uploads if time is billed by the clock."""
 _BASE = "round"
 _AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
 _PROMISED = "promised"
 _SECONDS_MAX = 1e9
-"""Nothing takes thirty years."""
+"""An upper bound for any duration: about thirty years."""
 _UNKNOWN = Work(ACTOR, 2**31)
-"""An actor whose slot is not known yet: it may be cold."""
+"""An actor whose slot is unknown, so it may start cold."""
 
 
 class Meter:
-    """The modelled bill; see `runtime.ports.money.CostMeter`."""
+    """The modeled bill; see `runtime.ports.money.CostMeter`."""
 
     is_by_the_clock = False
 
@@ -39,7 +39,7 @@ class Meter:
 
         Args:
             init_s: The longest start-up of an actor that is billed.
-            events: Records work that nobody says the seconds of.
+            events: Records work whose duration is unknown.
         """
         self._model, self.budget, self._init_s, self._events = model, budget, init_s, events
         self._billed_s = 0.0
@@ -52,7 +52,7 @@ class Meter:
 
     @property
     def limits(self) -> Limits:
-        """As the experiment says."""
+        """The experiment's limits."""
         return self._model.limits
 
     @property
@@ -71,24 +71,24 @@ class Meter:
         return self.budget.forfeit()
 
     def add_spent(self, usd: float) -> None:
-        """Counts what was spent without this meter, whether the budget holds it or not."""
+        """Counts dollars spent without this meter, even if they exceed the budget."""
         self.budget.reserve(_ELSEWHERE, 0.0)
         self.budget.settle(_ELSEWHERE, usd)
 
     def fits(self, actors: int, limits: Limits) -> bool:
-        """Whether a round with so many actors and such limits would fit beside all that is reserved now."""
+        """Returns whether a round with these actors and limits would fit in addition to all current reservations."""
         actors_usd = sum(self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
         standing_usd = sum(self._standing_usd(self._round_seconds_max(limits))) + self._promised_usd
         return standing_usd + actors_usd <= self.free_usd
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
-        """Reserves the round's worst case with as many actors as fit, at most ``actors``.
+        """Reserves the round's worst case with the most actors that fit, at most ``actors``.
 
         Args:
-            limits: Of this round; None for those that the experiment says.
+            limits: The round's limits; None for the experiment's.
 
         Returns:
-            How many; 0, and nothing reserved, if not even ``smallest`` fit.
+            The number of actors; 0, and nothing reserved, if fewer than ``smallest`` fit.
         """
         if not self.open_standing(limits):
             return 0
@@ -101,9 +101,9 @@ class Meter:
         return granted
 
     def open_standing(self, limits: Limits | None = None) -> bool:
-        """Reserves a round's worst case but for its actors; False, and nothing reserved, if it does not fit.
+        """Reserves a round's worst case without its actors; returns False and reserves nothing if it does not fit.
 
-        If the learner is a function, that holds its first invocations.
+        If the learner is a function, this includes its first invocations.
         """
         self._round_usd.clear()
         self._limits = limits or self._model.limits
@@ -116,7 +116,7 @@ class Meter:
         return True
 
     def reserve(self, works: Sequence[Work]) -> int:
-        """Reserves the worst case of each of these in the open round, in order; returns for how many it fits.
+        """Reserves the worst case of each piece of work in the open round, in order; returns how many fit.
 
         Raises:
             BudgetError: One is reserved already, or its role has no prices.
@@ -130,9 +130,9 @@ class Meter:
 
     @contextmanager
     def ahead(self, actors: int) -> Iterator[None]:
-        """A block in which as many actors more are reserved as fit, at most ``actors``.
+        """Reserves more actors within a block: as many as fit, at most ``actors``.
 
-        A ledger that is saved in it covers what is started later, without being saved again for each.
+        A ledger saved in the block covers actors started later, so it need not be saved for each of them.
         """
         names = [f"{_AHEAD} {index}" for index in range(actors)]
         try:
@@ -147,12 +147,12 @@ class Meter:
     def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
         """Settles one reserved piece of work.
 
-        Cold is what a slot starts first, and what replaces work that failed. What cost more than its worst case is
-        recorded as it was, so that less is free from then on: ending the run would not bring it back. If its seconds
-        are not finite, negative, or absurd, it costs what was reserved, and an event says so.
+        A slot's first invocation is a cold start, and so is every replacement of failed work. A cost above the worst
+        case is recorded in full and leaves less free, because ending the run would not recover it. If its seconds are
+        not finite, negative, or absurd, the whole reservation is spent, and an event records that.
 
         Args:
-            outcome: How it ended; None, or one that was not started, costs nothing.
+            outcome: How it ended. None, or an outcome that was not started, costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
 
         Returns:
@@ -169,7 +169,7 @@ class Meter:
             return self._settle_unknown(work, outcome)
         billed_s, is_provisioned = outcome.billed_s, prices.is_provisioned(work.slot)
         if outcome.is_metered:
-            # A provisioned environment is started before anything is billed.
+            # A provisioned environment starts before billing begins.
             is_provisioned = is_provisioned and outcome.init_s == 0.0
         elif self._starts_cold(work):
             billed_s += min(outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX)
@@ -180,7 +180,7 @@ class Meter:
         return billed_s
 
     def _settle_unknown(self, work: Work, outcome: Outcome) -> float:
-        """Settles work whose seconds are none as all that was reserved for it; returns its time-out."""
+        """Spends the whole reservation of work whose duration is invalid; returns its time-out."""
         usd = self.budget.reserved_under(_name(work))
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
@@ -190,17 +190,17 @@ class Meter:
         return self._prices_of(work).timeout_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
-        """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
+        """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modeled time.
 
-        Work of other roles than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
-        what ends in the next round is that one's.
+        Work of roles other than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
+        work that ends in the next round is billed there.
 
         Args:
-            actors_started: So many slots, the first ones, are warm from now on, in a resumption too.
+            actors_started: This number of slots, from the first, counts as warm from now on, also after a resumption.
 
         Raises:
-            BudgetError: The round took longer than its worst case. By the clock, what it cost is recorded all the same;
-                a modelled round is ended by its limits, and costs no more.
+            BudgetError: The round took longer than its worst case. A bill by the clock still records its full cost. A
+                modeled round is cut at its limits and costs no more.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         self.budget.release(_PROMISED)
@@ -219,12 +219,12 @@ class Meter:
 
     @property
     def _promised_usd(self) -> float:
-        """The worst case of the learner function's first invocations of a round."""
+        """Worst case of the learner function's first invocations of a round."""
         model = self._model
         return model.functions_promised * model.roles[LEARNER].worst_case_usd() if LEARNER in model.roles else 0.0
 
     def _ended_s(self, seconds: float) -> float:
-        """When a round ends: in a modelled bill, its limits end it."""
+        """Returns when a round ends; a modeled bill cuts it at its limits."""
         return seconds if self.is_by_the_clock else min(seconds, self._reserved_s)
 
     def _is_warm(self, work: Work) -> bool:
@@ -243,7 +243,7 @@ class Meter:
         return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0)
 
     def _starts_cold(self, work: Work) -> bool:
-        """Whether its modelled bill has a start-up."""
+        """Returns whether its modeled bill includes a start-up."""
         is_provisioned = self._prices_of(work).is_provisioned(work.slot)
         return not is_provisioned and (work.attempt > 0 or not self._is_warm(work))
 
@@ -251,7 +251,7 @@ class Meter:
         return limits.round_s
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
-        """Provisioned capacity, learner and infrastructure for so many seconds more."""
+        """Returns the cost of provisioned capacity, learner and infrastructure for this many more seconds."""
         blocks = self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
         return (self._model.provisioned_usd(blocks), self._model.learner_usd(seconds),
                 self._model.infrastructure_usd(seconds))
@@ -264,7 +264,7 @@ class Meter:
         return *parts, self.budget.settle(_BASE, sum(parts))
 
     def _provisioned_s(self, seconds: float) -> float:
-        """For how long of the next ``seconds`` there is provisioned capacity."""
+        """Returns the part of the next ``seconds`` that has provisioned capacity."""
         return seconds
 
     def get_state(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class Meter:
                 "warm_environments": self._warm_environments}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` gave; changes nothing if it is not a meter's state.
+        """Restores the state from `get_state`; changes nothing if it is invalid.
 
         Raises:
             ValueError, KeyError, TypeError: It is not a meter's state.
@@ -289,16 +289,16 @@ class Meter:
 
 
 def steady_clock() -> Callable[[], float]:
-    """A clock that gives seconds since 1970 and is not moved when somebody sets the system's."""
+    """Returns a clock of seconds since 1970 that ignores changes of the system clock."""
     started_s, started_at_s = time.time(), time.monotonic()
     return lambda: started_s + time.monotonic() - started_at_s
 
 
 class WallClockMeter(Meter):
-    """The bill of a deployed learner: what stands is paid for by the clock, between rounds and before the first too.
+    """The bill of a deployed learner: its parts are billed by the clock, also between rounds and before the first.
 
-    Nothing is paid for before it was there. What nobody billed before this learner's own start counts at the price of
-    the dearest instance type.
+    A part costs nothing before it was made. Time before this learner's own start that has not been billed counts at the
+    price of the most expensive instance type.
     """
 
     is_by_the_clock = True
@@ -316,17 +316,19 @@ class WallClockMeter(Meter):
         begins: Callable[[float], None] = lambda _: None,
         events: EventSink | None = None,
     ) -> None:
-        """Begins to bill what stands.
+        """Begins to bill the deployment's parts.
+
+        The times come from the guard's notes, so that the learner and the guard bill the same.
 
         Args:
-            billed_since_s: When the deployment began to cost money, seconds since 1970.
-            learner_from_s: When its first instance did at the earliest, if that is later; with volume and address.
-            cache_from_s: When its cache did.
-            provisioned_from_s: When its warm actors did.
-            now: Seconds since 1970.
-            begins: Told of each round before anything of it is reserved: when it ends at the latest, seconds since
-                1970. It may end the run instead.
-            events: As of `Meter`.
+            billed_since_s: When the deployment began to cost money, in seconds since 1970.
+            learner_from_s: Earliest time of its first instance with volume and address, if later.
+            cache_from_s: Earliest time of its cache.
+            provisioned_from_s: Earliest time of its warm actors.
+            now: Returns seconds since 1970.
+            begins: Called before a round's first reservation with the round's latest end, in seconds since 1970. It may
+                end the run instead.
+            events: See `Meter`.
         """
         super().__init__(model, budget, events=events)
         self._begins = begins
@@ -338,31 +340,31 @@ class WallClockMeter(Meter):
 
     @property
     def covered_until_s(self) -> float:
-        """Until then, what is spent and reserved holds all that stands; seconds since 1970."""
+        """Spent and reserved cover all existing parts until this time, in seconds since 1970."""
         return self._billed_until_s + (self._reserved_s if self.budget.is_reserved(_BASE) else 0.0)
 
     @property
     def burn_usd_per_hour(self) -> float:
-        """What stands costs so much."""
+        """Hourly cost of all existing parts."""
         return self._model.burn_usd_per_hour
 
     def open_standing(self, limits: Limits | None = None) -> bool:
-        """As `Meter.open_standing`, once whoever wants to know has heard when the round ends at the latest."""
+        """Opens a round like `Meter.open_standing`, after reporting its latest end."""
         worst_s = super()._round_seconds_max(limits or self._model.limits) + BETWEEN_ROUNDS_S
         self._begins(self._now() + worst_s)
         return super().open_standing(limits)
 
     def catch_up(self) -> float:
-        """Spends what stood idle since the last bill, whether the budget holds it or not; returns it in dollars."""
+        """Spends idle time since the last bill, even beyond the budget; returns it in dollars."""
         spent_usd = self.budget.spent_usd
         self.budget.reserve(_BASE, 0.0)
         self._settle_standing(self._unbilled_s)
         return self.budget.spent_usd - spent_usd
 
     def forfeit(self) -> float:
-        """Counts what is reserved for actors as spent, and what stands until now; returns the first in dollars.
+        """Counts actors' reservations as spent, and parts until now; returns the first in dollars.
 
-        Of a deployment that is over, what was reserved for what stood counts too: nobody knows when it ended.
+        If the deployment is over, the reservation for its parts also counts, because its end is unknown.
         """
         if not self._is_redeployed:
             self.budget.release(_BASE)
@@ -372,11 +374,11 @@ class WallClockMeter(Meter):
         return forfeited_usd
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
-        """As `Meter.close_round`, but for the time that passed since the last bill, not ``seconds``."""
+        """Closes the round like `Meter.close_round`, but for the time since the last bill, not ``seconds``."""
         return super().close_round(actors_started=actors_started, seconds=self._unbilled_s)
 
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
-        """With the requests that keep the run's files in the bucket."""
+        """Adds the requests that keep the run's files in the bucket."""
         provisioned_usd, _, _ = super()._standing_usd(seconds)
         learner_s, cache_s = self._stands_s(seconds, self._learner_from_s), self._stands_s(seconds, self._cache_from_s)
         before_s = min(learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s)))
@@ -385,11 +387,11 @@ class WallClockMeter(Meter):
                 model.attached_usd(learner_s) + model.cache_usd(cache_s) + self._kept_usd(learner_s))
 
     def _kept_usd(self, seconds: float) -> float:
-        """What it costs to keep the run elsewhere, and to watch over it."""
+        """Returns the cost of storing the run's files elsewhere and monitoring it."""
         return self._model.kept_usd(seconds)
 
     def _stands_s(self, seconds: float, from_s: float) -> float:
-        """For how long of the next ``seconds`` that are billed something stands that is there from ``from_s`` on."""
+        """Returns how many of the next ``seconds`` to bill have a part that exists from ``from_s``."""
         return min(seconds, max(0.0, self._billed_until_s + seconds - from_s))
 
     def _provisioned_s(self, seconds: float) -> float:
@@ -401,13 +403,13 @@ class WallClockMeter(Meter):
         return settled
 
     def _round_seconds_max(self, limits: Limits) -> float:
-        """With what passed since the last bill, and an allowance for what is done between two rounds."""
+        """Adds the time since the last bill, and an allowance for work between two rounds."""
         return self._unbilled_s + super()._round_seconds_max(limits) + BETWEEN_ROUNDS_S
 
     def _worst_case_usd(self, work: Work, limits: Limits) -> float:
-        """Until the function's own time-out, whatever the limits are, and after a cold start.
+        """Returns the cost until the function's own time-out, whatever the limits are, with a cold start.
 
-        Lambda can be told neither to end an invocation earlier nor to keep an environment warm.
+        Lambda cannot end an invocation earlier, and it cannot be made to keep an environment warm.
         """
         return self._prices_of(work).worst_case_usd()
 
@@ -419,7 +421,7 @@ class WallClockMeter(Meter):
         return super().get_state() | {"billed_until_s": self._billed_until_s}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Of a deployment that is over, nothing more is billed from its last bill to the start of this one."""
+        """Restores the state; if the deployment is new, the time since the old one's last bill is not billed."""
         billed_until_s = state["billed_until_s"]
         if not 0.0 <= billed_until_s < math.inf:
             raise ValueError("billed_until_s is negative or infinite")
@@ -427,7 +429,7 @@ class WallClockMeter(Meter):
         self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
         self._is_redeployed = billed_until_s < self._billed_since_s
         if self._is_redeployed:
-            # Its provisioned capacity begins a block of its own.
+            # The new deployment's provisioned capacity begins a new block.
             self._billed_s = float(self._blocks * PROVISIONED_BLOCK_S)
 
 
@@ -436,15 +438,15 @@ def _name(work: Work) -> str:
 
 
 class SessionMeter(WallClockMeter):
-    """The bill of a machine or a cluster for each session of a run.
+    """Bills each session of a run on a machine or a cluster.
 
-    Of a run that went on elsewhere until now, nothing is billed from then to its start here.
+    If the run was elsewhere before, the time until its start here is not billed.
     """
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """As `WallClockMeter.set_state`, but takes the state of a modelled bill, too."""
+        """Restores like `WallClockMeter.set_state`, and also accepts the state of a modeled bill."""
         super().set_state({"billed_until_s": 0.0, **state})
 
     def _kept_usd(self, seconds: float) -> float:
-        """Nothing: the run is kept in its directory."""
+        """Returns zero: the run is stored in its directory."""
         return 0.0

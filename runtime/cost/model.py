@@ -1,8 +1,8 @@
-"""Prices of an experiment's parts: of each role's functions, and of all that is paid for by the hour.
+"""Prices of an experiment's parts: each role's functions, and everything billed by the hour.
 
-On one machine nothing is billed. What is computed here is what the same run would cost on AWS Lambda and EC2 at list
-price, from measured CPU times: actors at the share of a vCPU that their memory buys, the learner for as long as a
-round would take there. docs/guides/cost.md says what is left out.
+On one machine nothing is billed. This module computes what the same run would cost on AWS Lambda and EC2 at list price,
+from measured CPU times. Actors get the share of a vCPU that their memory buys; the learner is billed for the time a
+round would take there. docs/guides/cost.md lists what is left out.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from runtime.guard.times import LEG_BEGINNING_S
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
 
 MIB_PER_VCPU = 1769
-"""Memory in MiB that buys a function one vCPU."""
+"""Memory in MiB that gives a function one vCPU."""
 INIT_SECONDS_MAX = 10.0
 """Lambda ends a start-up that takes longer."""
 PROVISIONED_BLOCK_S = 300
-"""Provisioned capacity is paid for in blocks of so many seconds."""
+"""Provisioned capacity is billed in blocks of this many seconds."""
 VOLUME_GIB = 100
 """Size of a learner's gp3 volume. Amazon's machine images for containers need 30, an image with CUDA 7."""
 UPLOAD_INTERVAL_S = 10.0
-"""A deployed learner copies its files to the bucket this often at most."""
+"""Shortest time between two uploads of a deployed learner's files."""
 REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
 WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
-"""Requests to the bucket for one update by a function, at most: of state, batch and result."""
+"""Most requests to the bucket for one update by a function: for state, batch and result."""
 WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
-"""Requests for one gradient of Stellaris, at most: writings of samples, two policies and the gradient, readings of
-samples and gradient. To them come the readings of policies: one for each learner, at most."""
+"""Requests for one gradient of Stellaris, at most: writes of samples, two policies and the gradient, and reads of
+samples and gradient. Reads of policies are extra: at most one for each learner."""
 _READ_SHARE = 0.08
-"""Price of a reading over that of a writing: S3's price list, $0.0004 and $0.005 a thousand."""
+"""Price of a read relative to a write: S3's price list has $0.0004 and $0.005 per thousand."""
 
 TRANSITION_USD = 3.75e-5
-"""A step of a state machine: the dearest region on Step Functions' page of prices; us-east-1 takes 2.5e-5."""
+"""One step of a state machine in the most expensive region on Step Functions' price page; us-east-1 charges 2.5e-5."""
 LEG_TRANSITIONS = 2
-"""Of each leg of a coordinator: its invocation, and the look whether it was the last one."""
+"""Transitions of each coordinator leg: its invocation, and the check whether it was the last one."""
 
 ZONE_PASSAGE_BYTE_USD = 0.02e-9
-"""A byte that passes between two zones, at its sender and at its receiver: EC2's page of on-demand prices."""
+"""Price of a byte between two zones, at its sender and at its receiver: EC2's page of on-demand prices."""
 _ZONE_PASSAGES = {"learner": 1, "node": 2}
-"""How often an actor's bytes do so at most: to the learner; to a node, and from there to the learner. A serverless
-cache is reached through endpoints, behind which zones are free, and without a cache Lambda carries the bytes."""
+"""How often an actor's bytes cross zones at most: to the learner, or to a node and from there to the learner. A
+serverless cache has endpoints behind which zones are free, and without a cache Lambda carries the bytes."""
 
 
 WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 6 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
-"""A month of a deployment's metrics in CloudWatch, of its dashboard, of the metrics that its alarms watch, and of its
-images, those with CUDA; and a request with metrics a minute. List prices of us-east-1, 2026-11-20; ten metrics, three
-dashboards and ten alarms that are free in each account are not taken off: others may use them up."""
+"""Hourly cost of a deployment's CloudWatch metrics, dashboard and alarms, of its images with CUDA, and of a request
+with metrics each minute. List prices of us-east-1, 2026-11-20. The ten metrics, three dashboards and ten alarms that
+are free in each account are not deducted, since others may use them."""
 
 
 POOL_USD_PER_HOUR = 0.10 / HOURS_PER_MONTH + 120 * 1.25e-6
-"""Of a pool that somebody's own process holds: a month of the actor image, at most 1 GB, and the heartbeat, which is a
-request to DynamoDB each half minute. It has neither metrics nor a dashboard, and its files are on the user's disk."""
+"""Hourly cost of a pool in the user's own process: the actor image, at most 1 GB, and a DynamoDB request each half
+minute for the heartbeat. A pool has no metrics or dashboard, and its files are on the user's disk."""
 
 
 def vcpu_share(memory_mib: int) -> float:
-    """Share of one vCPU that a single-threaded function of this memory gets."""
+    """Returns the share of one vCPU that a single-threaded function of this memory gets."""
     return min(1.0, memory_mib / MIB_PER_VCPU)
 
 
 class FunctionPrices:
-    """Prices of one role's work, each piece of which is an invocation of a function."""
+    """Prices of one role's work. Each piece of work is one function invocation."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class FunctionPrices:
         """Takes the function's settings.
 
         Args:
-            cache_kind: ``cache.kind``; a serverless cache bills traffic, and zones bill what passes between them.
+            cache_kind: ``cache.kind``; a serverless cache bills traffic, and zones bill bytes between them.
             memory_mib: Memory of the function in MiB.
             architecture: A key of `PriceTable.functions`.
             timeout_s: Longest that one invocation may run, without its start-up.
-            traffic_bytes_max: Most that one invocation moves through the cache.
-            provisioned: How many slots, the first ones, have provisioned capacity.
+            traffic_bytes_max: Most bytes that one invocation moves through the cache.
+            provisioned: Number of slots, from the first, with provisioned capacity.
         """
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
@@ -96,18 +96,18 @@ class FunctionPrices:
         self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
 
     def is_provisioned(self, slot: int) -> bool:
-        """Whether this slot has provisioned capacity."""
+        """Returns whether this slot has provisioned capacity."""
         return slot < self._provisioned
 
     def usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int) -> float:
-        """One invocation: its duration, rounded up to the millisecond, its request, and its traffic."""
+        """Returns the price of one invocation: its duration, rounded up to milliseconds, request and traffic."""
         rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
         milliseconds = math.ceil(round(billed_s * 1000, 6))
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
                 + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
 
     def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
-        """Until its time-out after the longest cold start; provisioned capacity may not be there when it is needed.
+        """Returns the price until its time-out after the longest cold start, since provisioned capacity may be late.
 
         Args:
             limit_s: A shorter time-out.
@@ -117,7 +117,7 @@ class FunctionPrices:
                         traffic_bytes=self.traffic_bytes_max)
 
     def provisioned_usd(self, blocks: int) -> float:
-        """Provisioned capacity for so many blocks of five minutes."""
+        """Returns the price of provisioned capacity for this many blocks of five minutes."""
         return (blocks * PROVISIONED_BLOCK_S * self._provisioned * self._memory_gib
                 * self._function.provisioned_capacity_usd)
 
@@ -125,7 +125,7 @@ class FunctionPrices:
 def learner_function_prices(
     prices: PriceTable, learner: LearnerSection, *, architecture: str
 ) -> FunctionPrices:
-    """Returns the prices of the learner function: a request includes what an update or a gradient asks of the bucket.
+    """Returns the learner function's prices; a request includes an update's or gradient's bucket requests.
 
     Args:
         learner: ``learner`` of the experiment.
@@ -144,11 +144,11 @@ class CostModel:
     """Prices of an experiment's parts, in US dollars.
 
     Attributes:
-        limits: For how long the phases of a round may go on, as the experiment says.
+        limits: The experiment's time limits for the phases of a round.
         roles: Prices of each role's work.
-        watched_usd_per_hour: What CloudWatch and the images cost.
-        functions_promised: Invocations of the learner function that are reserved with each round. Of Stellaris' one for
-            each learner, and one more: so what the first ones cost does not stop the update.
+        watched_usd_per_hour: Cost of CloudWatch and the images.
+        functions_promised: Learner function invocations that are reserved with each round. Stellaris has one for each
+            learner and one more, so the cost of the first ones does not stop the update.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class CostModel:
             prices: List prices.
             cache_kind: ``cache.kind``.
             round_deadline_s: ``fleet.round_deadline_s``, resolved.
-            traffic_bytes_max: Most that one actor moves through the cache.
-            instance_type: Of the learner; the first of ``learner.instance_types`` if it is not known.
-            waves: A round's deadline is so many times longer, because not all its actors can run at once.
-            roles: Prices of work of other roles than the actor's.
-            watched_usd_per_hour: What CloudWatch and the images cost.
+            traffic_bytes_max: Most bytes that one actor moves through the cache.
+            instance_type: The learner's; None for the first of ``learner.instance_types``.
+            waves: Factor for a round's deadline if its actors cannot all run at once.
+            roles: Prices of roles other than the actor's.
+            watched_usd_per_hour: Cost of CloudWatch and the images.
 
         Raises:
             ExperimentError: The instance type has no price.
@@ -188,7 +188,7 @@ class CostModel:
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
-            # Its own first, then all that may be launched.
+            # The learner's own type first, then all that may be launched.
             types = (instance_type or learner.instance_types[0], *learner.instance_types)
             for name in types:
                 if name not in prices.instance_hour_usd:
@@ -211,19 +211,19 @@ class CostModel:
             **(roles or {})}
 
     def learner_usd(self, seconds: float) -> float:
-        """The instance alone, or the function that runs the loop."""
+        """Returns the cost of the instance alone, or of the function that runs the loop."""
         return seconds * self._loop_s_usd
 
     def predecessor_usd(self, seconds: float) -> float:
-        """An instance of which nobody knows the type: the dearest that may be launched."""
+        """Returns the cost of an instance of unknown type: the most expensive that may be launched."""
         return seconds * self._dearest_loop_s_usd
 
     def infrastructure_usd(self, seconds: float) -> float:
-        """The cache's capacity, the learner's volume and its public address."""
+        """Returns the cost of the cache's capacity, the learner's volume and its public address."""
         return self.attached_usd(seconds) + self.cache_usd(seconds)
 
     def attached_usd(self, seconds: float) -> float:
-        """What comes and goes with the instance: its volume and its public address; without one, how legs begin."""
+        """Returns the cost of the instance's volume and public address; without one, of starting legs."""
         prices = self._prices
         if self._is_external:
             return 0.0
@@ -233,7 +233,7 @@ class CostModel:
         return seconds / 3600 * hourly
 
     def cache_usd(self, seconds: float) -> float:
-        """The cache's capacity alone."""
+        """Returns the cost of the cache's capacity alone."""
         prices = self._prices
         hourly = {
             "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
@@ -242,17 +242,17 @@ class CostModel:
 
     @property
     def burn_usd_per_hour(self) -> float:
-        """What a deployment costs while nothing is done in it."""
+        """Hourly cost of an idle deployment."""
         return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.kept_usd(3600)
                 + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
 
     def kept_usd(self, seconds: float) -> float:
-        """Requests to the bucket (see `runtime.backends.aws.results_bucket`), what CloudWatch keeps, and the images."""
+        """Returns the cost of bucket requests (`runtime.backends.aws.results_bucket`), CloudWatch and the images."""
         uploads = 0.0 if self._is_external else seconds / UPLOAD_INTERVAL_S
         return uploads * REQUESTS_PER_UPLOAD * self._prices.put_usd + seconds / 3600 * self.watched_usd_per_hour
 
     def provisioned_usd(self, blocks: int) -> float:
-        """Provisioned capacity of all roles for so many blocks of five minutes."""
+        """Returns the price of all roles' provisioned capacity for this many blocks of five minutes."""
         return sum(role.provisioned_usd(blocks) for role in self.roles.values())
 
 
@@ -260,17 +260,17 @@ def cluster_cost_model(
     actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int, round_deadline_s: float,
     waves: int = 1,
 ) -> CostModel:
-    """Makes the prices of a cluster that stands anyway: its nodes by the hour, with all that runs on them.
+    """Makes the prices of an existing cluster: its nodes by the hour, with all that runs on them.
 
-    Disks and addresses are part of a node's price, and the run is kept in its directory.
+    Disks and addresses are part of a node's price, and the run is stored in its directory.
 
     Args:
         actor: ``actor`` of the experiment.
         learner: ``learner`` of the experiment.
-        prices: A node has that of the first of ``learner.instance_types``.
-        nodes: How many are paid for.
+        prices: List prices; a node costs as much as the first of ``learner.instance_types``.
+        nodes: Number of billed nodes.
         round_deadline_s: ``fleet.round_deadline_s``, resolved.
-        waves: A round's deadline is so many times longer, because not all its actors can run at once.
+        waves: Factor for a round's deadline if its actors cannot all run at once.
 
     Raises:
         ExperimentError: The instance type has no price.
@@ -285,7 +285,7 @@ def cluster_cost_model(
 
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
-    """Returns the prices of work on what is paid for anyway: nothing beside it."""
+    """Returns zero prices, for work on machines that are already paid for."""
     nothing = LambdaPrices.model_construct(
         on_demand_usd=0.0, provisioned_capacity_usd=0.0, provisioned_duration_usd=0.0)
     free = prices.model_copy(update={"functions": {actor.architecture: nothing}, "request_usd": 0.0})

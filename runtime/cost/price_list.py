@@ -1,7 +1,7 @@
-"""List prices from the AWS Price List API: exactly one product for each price, or that of another table instead.
+"""Gets list prices from the AWS Price List API: exactly one product for each price, or another table's price.
 
-What one product is: its service, filters that the API applies, and its usage type, which the API cannot filter by,
-because in most regions a prefix stands before it (``EUC1-Request``; ``Request`` in us-east-1).
+A product is identified by its service, filters that the API applies, and its usage type. The API cannot filter by usage
+type, because most regions prefix it (``EUC1-Request``; ``Request`` in us-east-1).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from runtime.ports.money import LambdaPrices, PriceTable
 from runtime.records.files import parse_json
 
 PRICE_LIST_REGION = "us-east-1"
-"""Where the API itself is; it tells the prices of every region. Others: eu-central-1, ap-south-1."""
+"""Region of the API itself, which has the prices of all regions. Others: eu-central-1, ap-south-1."""
 SERVERLESS_CACHE_GIB_MIN = 0.1
-"""Billed at least, of a serverless Valkey cache. It is no price, and the API does not tell it."""
+"""Smallest billed size of a serverless Valkey cache. It is not a price, so the API does not have it."""
 _PAGE = 100
 _REFUSED_QUESTIONS = ("InvalidParameterException", "NotFoundException")
 _PREFIX = "(?:EU|[A-Z]{3}[0-9])-"
-"""Of usage types, by region: USE1-, EU-, EUC1-."""
+"""Region prefixes of usage types: USE1-, EU-, EUC1-."""
 
 
 class PriceListError(RunError):
@@ -32,17 +32,17 @@ class PriceListError(RunError):
 
 
 class PricesUnreachableError(RunError):
-    """The Price List API cannot be asked: no network, no credentials, no permission, or too many requests."""
+    """The Price List API cannot be reached: no network, no credentials, no permission, or too many requests."""
 
 
 @dataclass(frozen=True)
 class _Product:
-    """What one price is of.
+    """The product of one price.
 
     Attributes:
         service: Its code.
         usage: Its usage type, without a region's prefix.
-        filters: Attributes that it must have, besides the region.
+        filters: Attributes that it must have, in addition to the region.
     """
 
     service: str
@@ -55,14 +55,14 @@ def _lambda(usage: str, group: str, suffix: str) -> _Product:
 
 
 def _instance(instance_type: str) -> _Product:
-    """Without the capacity reservations, some of them at no price, and without the capacity blocks of large GPUs."""
+    """Returns an on-demand instance, without the products for capacity reservations and capacity blocks."""
     return _Product("AmazonEC2", f"BoxUsage:{instance_type}", {
         "instanceType": instance_type, "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA",
         "capacitystatus": "Used", "licenseModel": "No License required", "marketoption": "OnDemand"})
 
 
 def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Product]:
-    """By the price's place in a `PriceTable`."""
+    """Returns the products by the price's place in a `PriceTable`."""
     suffix, function = {"x86_64": "", "arm64": "-ARM"}[architecture], f"functions.{architecture}"
     serverless = {"productFamily": "ElastiCache Serverless"}
     return {
@@ -89,22 +89,22 @@ def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Pr
 def choose_prices(
     client: Any, architecture: str, instance_types: Sequence[str], other: PriceTable, today: str
 ) -> tuple[PriceTable, str]:
-    """Prices of all that a deployment can be billed for: the API's, and another table's for what it cannot tell.
+    """Returns prices of everything a deployment can be billed for: the API's, or another table's if it has none.
 
     Args:
-        client: boto3's for ``pricing``, in `PRICE_LIST_REGION`.
-        architecture: ``actor.architecture``; of functions, only its prices are fetched.
+        client: boto3 client for ``pricing``, in `PRICE_LIST_REGION`.
+        architecture: ``actor.architecture``; only its function prices are fetched.
         instance_types: ``learner.instance_types``.
-        other: The other table, of the region that is deployed to.
-        today: Such as 2026-11-20.
+        other: The other table, for the deployment's region.
+        today: A date such as 2026-11-20.
 
     Returns:
-        The prices, and a remark for people, empty if there is nothing to remark.
+        The prices, and a remark for people, empty if there is none.
 
     Raises:
-        PriceListError: The API has no price for something, or several, or its answer cannot be understood; and the
-            other table has none.
-        PricesUnreachableError: The API cannot be asked, and the other table lacks one of the prices.
+        PriceListError: The API has no price for something, or several, or an unreadable answer, and the other table has
+            no price.
+        PricesUnreachableError: The API cannot be reached, and the other table lacks one of the prices.
     """
     products = _products(architecture, instance_types)
     usd, skus, problems = {}, {}, {}
@@ -118,7 +118,7 @@ def choose_prices(
         if lacking := [name for name in products if _price_at(other, name) is None]:
             raise PricesUnreachableError(f"{error}; {other.source} of {other.as_of} has no price for "
                                          f"{', '.join(lacking)}") from error
-        return other, f"{error}; the prices are those of {other.source}, {other.as_of}"
+        return other, f"{error}; the prices are from {other.source}, {other.as_of}"
     functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
     others = f" and, for {', '.join(problems)}, {other.source} of {other.as_of}" if problems else ""
     prices = PriceTable(
@@ -126,7 +126,7 @@ def choose_prices(
         functions={architecture: LambdaPrices(**_below(architecture, functions))},
         serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
         **{name: value for name, value in usd.items() if "." not in name})
-    return prices, "; ".join(f"{name} is that of {other.source}, {other.as_of}: {problem}"
+    return prices, "; ".join(f"{name} is from {other.source}, {other.as_of}: {problem}"
                              for name, problem in problems.items())
 
 
@@ -135,7 +135,7 @@ def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
 
 
 def _other_price(other: PriceTable, name: str, problem: PriceListError) -> float:
-    """The other table's; raises ``problem`` if it has none."""
+    """Returns the other table's price; raises ``problem`` if it has none."""
     usd = _price_at(other, name)
     if usd is None:
         raise problem
@@ -143,7 +143,7 @@ def _other_price(other: PriceTable, name: str, problem: PriceListError) -> float
 
 
 def _price_at(table: PriceTable, name: str) -> float | None:
-    """A price by its place in a table; None if it has none there."""
+    """Returns a price by its place in a table; None if there is none."""
     place, _, key = name.partition(".")
     if place == "functions":
         architecture, _, key = key.partition(".")
@@ -153,7 +153,7 @@ def _price_at(table: PriceTable, name: str) -> float | None:
 
 
 def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
-    """In dollars for one unit, at the least use; and the SKU with the day since which it holds."""
+    """Returns a price in dollars for one unit of the lowest tier, and the SKU with its effective date."""
     filters = {"regionCode": region, **product.filters}
     asked = (f"{product.service} {product.usage} in {region} "
              f"({', '.join(f'{name} = {value}' for name, value in filters.items())})")
@@ -169,7 +169,7 @@ def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
 
 
 def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> list[str]:
-    """The API's products that have these attributes, as JSON."""
+    """Returns the API's products that have these attributes, as JSON."""
     try:
         pages = client.get_paginator("get_products").paginate(
             ServiceCode=service, FormatVersion="aws_v1", PaginationConfig={"PageSize": _PAGE},
@@ -188,7 +188,7 @@ def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> l
 
 
 def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
-    """Those with this usage type, with or without the region's prefix."""
+    """Returns the products with this usage type, with or without the region's prefix."""
     pattern = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(usage)}")
     products = [parse_json(text) for text in texts]
     return [one for one in products if pattern.fullmatch(one["product"]["attributes"]["usagetype"])]
@@ -198,7 +198,7 @@ def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
     """Reads a product's price and its SKU.
 
     Raises:
-        PriceListError: It has not one price in dollars, above 0, for one unit on demand.
+        PriceListError: It does not have exactly one on-demand price in dollars, above 0, for one unit.
     """
     sku, terms = product["product"]["sku"], list(product["terms"].get("OnDemand", {}).values())
     if len(terms) != 1:

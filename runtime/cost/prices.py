@@ -1,4 +1,4 @@
-"""AWS list prices. Third-party copies rot: every table carries its region and the day it was taken."""
+"""AWS list prices. Every table has its region and date, because copied prices become outdated."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from runtime.settings.section import read_tree
 
 CACHE_NODE_TYPE = "cache.t4g.small"
 HOURS_PER_MONTH = 730
-"""AWS' own."""
+"""AWS' own number."""
 ELSEWHERE = 2.0
-"""What a price of us-east-1 is multiplied by for a region whose own is not known: more than any ratio that we know.
+"""Factor on us-east-1's prices for regions without a table: higher than any known ratio.
 
-The highest are those of sa-east-1: a GiB of gp3 at $0.152 instead of $0.08 (1.9), a g4dn.xlarge at $0.894 instead of
-$0.526 (1.7). Lambda is dearest in ap-east-1, with a ratio of less than 1.4. Too high a price ends a run early; too low
-a one would exceed the budget.
+The highest known ratios are in sa-east-1: a GiB of gp3 at $0.152 instead of $0.08 (1.9), a g4dn.xlarge at $0.894
+instead of $0.526 (1.7). Lambda costs the most in ap-east-1, with a ratio below 1.4. A price that is too high ends a run
+early; one that is too low would exceed the budget.
 """
 
 
 def elsewhere(prices: PriceTable, region: str) -> PriceTable:
-    """These prices, as they are taken for another region: `ELSEWHERE` times as high."""
+    """Returns these prices for another region: `ELSEWHERE` times as high."""
     if region == prices.region:
         return prices
 
@@ -42,10 +42,10 @@ def prices_to_json(prices: PriceTable) -> bytes:
 
 
 def prices_from_json(data: bytes) -> PriceTable:
-    """What `prices_to_json` made, exactly.
+    """Reads the exact output of `prices_to_json`.
 
     Raises:
-        ExperimentError: It is no price table; the text names the field, its value and what is wrong with it.
+        ExperimentError: It is not a price table; the text names the field, its value and the problem.
     """
     try:
         return read_tree(PriceTable, from_json(data, object_pairs_hook=_mapping))
@@ -57,12 +57,12 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Makes a mapping of a JSON object's keys and values.
 
     Raises:
-        ValueError: A key stands there twice.
+        ValueError: A key appears twice.
     """
     tree: dict[str, Any] = {}
     for key, value in pairs:
         if key in tree:
-            raise ValueError(f"a key stands there twice: {key!r:.80}")
+            raise ValueError(f"duplicate key: {key!r:.80}")
         tree[key] = value
     return tree
 
@@ -113,14 +113,14 @@ PRICES = PriceTable(
     public_ipv4_hour_usd=0.005,
     put_usd=0.005e-3,
 )
-"""us-east-1; instances with Linux, on demand. p3 is retired and kept for the paper's settings; the cache node is a
-cache.t4g.small at the price of Redis, above Valkey's.
+"""us-east-1; instances with Linux, on demand. p3 is retired and kept for the paper's settings. The cache node is a
+cache.t4g.small at the price of Redis, which is higher than Valkey's.
 
-c7a, p4d, all but the smallest of g4dn, g5 and g6, and whatever of c7g, c7i, c8g, m7g and m7i has 32 vCPUs and more, was
-not asked of AWS on that day. It is what the Price List API said on 2026-01-19, as the Karpenter project keeps it
+AWS was not asked on that day for c7a, p4d, all but the smallest of g4dn, g5 and g6, and the types of c7g, c7i, c8g, m7g
+and m7i with 32 or more vCPUs. Their prices are from the Price List API on 2026-01-19, as kept by the Karpenter project
 (github.com/aws/karpenter-provider-aws, pkg/providers/pricing/zz_generated.pricing_aws.go). p4d has been cheaper by a
 third since June 2025; price lists of 2026-07-28 and 2026-09-25 still have the same price.
 
-AWS' Free plan starts t3 and t4g (2 vCPUs; micro 1 GiB, small 2 GiB; here without CPU credits beyond those that they
-earn), c7i-flex.large (2 vCPUs, 4 GiB) and m7i-flex.large (2 vCPUs, 8 GiB); flex is 5 % below c7i and m7i.
+AWS' Free plan starts t3 and t4g (2 vCPUs; micro 1 GiB, small 2 GiB; here with earned CPU credits only), c7i-flex.large
+(2 vCPUs, 4 GiB) and m7i-flex.large (2 vCPUs, 8 GiB); flex is 5 % below c7i and m7i.
 """

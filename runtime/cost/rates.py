@@ -1,9 +1,9 @@
-"""How long counted work takes in the bill: seconds per unit of work, of a dated table, and how fast machines are.
+"""Converts counted work to billed seconds: seconds per unit of work from a dated table, and machine speeds.
 
-A modelled bill must not grow because a machine is busy. So it counts work (environment steps, samples of updates,
-Hessian-vector products) and multiplies it by the CPU seconds that one unit took on the machine on which the table was
-made (`rates.json`, by benchmarks/work_rates.py), over the speed of the machine that is billed. A workload that the
-table does not have is measured once: its first update, say, gives the seconds per sample for the rest of the run.
+A modeled bill must not grow because a machine is busy. So it counts work (environment steps, samples of updates,
+Hessian-vector products) and multiplies it by the CPU seconds of one unit on the machine that made the table
+(`rates.json`, by benchmarks/work_rates.py), divided by the billed machine's speed. A workload without a table entry is
+measured once: its first update, for example, gives the seconds per sample for the rest of the run.
 """
 
 from __future__ import annotations
@@ -36,53 +36,52 @@ UNITS: Final = {
     "sample_s": "a sample of a gradient step",
     "product_sample_s": "a sample of a Hessian-vector product",
 }
-"""The units of work, each CPU seconds of one core."""
+"""The units of work, each in CPU seconds of one core."""
 TABLE_PATH: Final = Path(__file__).with_name("rates.json")
 LEARNER_INIT_S: Final = 1.9
 """CPU seconds of a learner function's start-up: importing torch and the learner. Measured on the machine of the table,
 2026-11-23, 1.7 to 2.4 in three processes. MinionsRL's paper says 1.5 s for a container with a GPU."""
 BUCKET_REQUEST_S: Final = 0.1
-"""A small object, read or written: S3's guide to performance says 100 to 200 ms to the first byte. **Modelled.**"""
+"""Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modeled.**"""
 POLICY_SHARE: Final = 0.15
-"""A sample's ratio to one policy, over a sample of a gradient step: 0.144 and 0.153 in minibatches of 128 and 1,024 of
-Hopper, measured on the machine of the table, 2026-11-23."""
+"""Time of a sample's ratio to one policy, relative to a sample of a gradient step: 0.144 and 0.153 in minibatches of
+128 and 1,024 of Hopper, measured on the machine of the table, 2026-11-23."""
 GRADIENT_EXTRA_S: Final = 0.013
-"""CPU seconds of a gradient besides its samples: policies that are loaded, messages. Of the durations in
-papers/stellaris/hopper_durations.json, what does not grow with samples: 0.019 s on a busy machine, over 1.47, by
-which the rest is slower than the table."""
+"""CPU seconds of a gradient in addition to its samples, for loading policies and for messages. It is the part of
+papers/stellaris/hopper_durations.json that does not grow with samples: 0.019 s on a busy machine, divided by 1.47, the
+factor by which the rest is slower than the table."""
 _FUNCTION_REQUESTS: Final = 2
-"""An update that finds its learner warm reads the batch, and writes the result. A gradient reads policies, all at once,
-and writes itself."""
+"""A warm update reads the batch and writes the result. A gradient reads all its policies at once and writes itself."""
 _LOOP_REQUESTS: Final = 2
-"""The loop writes the batch, and reads the result; before gradients, samples and a policy. For each gradient it reads
-that, and writes the next policy."""
+"""The loop writes the batch and reads the result; before gradients, it writes samples and a policy. For each gradient,
+it reads the gradient and writes the next policy."""
 _EPISODE_STEPS: Final = 1000
 MEASURED: Final = "measured on this machine"
 LAMBDA_SPEED: Final = 0.68
-"""Of one vCPU of AWS Lambda, x86_64 or arm64. arm64 is Graviton2, over which AWS gives Graviton3 25 %; published
-comparisons of both processors differ by between -16 and +19 %, so they count alike."""
+"""Speed of one vCPU of AWS Lambda, x86_64 or arm64. arm64 is Graviton2; AWS says that Graviton3 is 25 %
+faster. Published comparisons of x86_64 and Graviton2 differ by -16 to +19 %, so they have the same speed here."""
 INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7a": 0.81, "c7g": 0.85, "m7g": 0.85, "c8g": 1.1, "c5": 0.76,
                           "g4dn": 0.76, "g5": 0.76, "g6": 0.87, "p3": 0.65, "p4d": 0.76}
-"""Of one vCPU, by family; others count as 1. The machine of the table counts as a c7i. The rest follows from what AWS
-says of its generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3, and c7a 50 % above c6a:
-above 0.62 of a c6i, since a c6a's vCPUs share cores and a c7a's do not. **Modelled.**"""
+"""Speed of one vCPU, by family; 1 for others. The machine of the table counts as a c7i. The rest follows from AWS'
+comparisons of generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3, and c7a 50 % above
+c6a. c6a is taken as 0.62 of a c6i, since a c6a's vCPUs share cores and a c7a's do not. **Modeled.**"""
 GPU_SPEEDS: Final = {"g4dn": 30.0, "g5": 117.0, "g6": 114.0, "p3": 59.0, "p4d": 73.0}
-"""Of convolutions on one GPU, by family: 30 % of its published float32 TFLOPS (8.1, 31.2, 30.3, 15.7, 19.5), over
-80 GFLOPS of a core. **Modelled.**"""
+"""Speed of convolutions on one GPU, by family: 30 % of its published float32 TFLOPS (8.1, 31.2, 30.3, 15.7, 19.5),
+divided by 80 GFLOPS of a core. **Modeled.**"""
 
 
 def lambda_speed(memory_mib: int) -> float:
-    """Speed of a single-threaded function, compared with the machine of the table."""
+    """Returns the speed of a single-threaded function, relative to the machine of the table."""
     return vcpu_share(memory_mib) * LAMBDA_SPEED
 
 
 def instance_speed(instance_type: str) -> float:
-    """Speed of one vCPU of an instance, compared with the machine of the table."""
+    """Returns the speed of one vCPU of an instance, relative to the machine of the table."""
     return INSTANCE_SPEEDS.get(instance_type.partition(".")[0], 1.0)
 
 
 def samples_speed(instance_type: str, *, network: str) -> float:
-    """Speed of gradients and Hessian-vector products on an instance, compared with the machine of the table."""
+    """Returns an instance's speed for gradients and Hessian-vector products, relative to the machine of the table."""
     family = instance_type.partition(".")[0]
     if network != "mlp" and has_gpu(instance_type):
         return GPU_SPEEDS.get(family, GPU_SPEEDS["g4dn"])
@@ -97,7 +96,7 @@ def table() -> Mapping[str, Any]:
 
 
 def workload(experiment: FittedExperiment) -> str:
-    """Returns the name of what decides how long a unit of an experiment's work takes."""
+    """Returns the workload's name, made of all settings that determine the time of a unit of work."""
     environment = experiment.environment
     made = f"{environment.id} {json.dumps(environment.options)}" if environment.options else environment.id
     return f"{made} {environment.preprocessing} {experiment.network.architecture} {experiment.algorithm.kind}"
@@ -106,7 +105,8 @@ def workload(experiment: FittedExperiment) -> str:
 def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
     """Returns the seconds of each unit of an experiment's work; empty if the table does not have it.
 
-    It is of one thread of one process, and two threads count as one: the vCPUs of a small instance share a core.
+    The table is for one thread of one process. Two threads count as one, because the vCPUs of a small instance share a
+    core.
     """
     learner = experiment.learner
     if learner.threads > 2 or not learner.chosen.is_tabled:
@@ -116,39 +116,39 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
 
 
 def detector_products(experiment: FittedExperiment) -> int:
-    """Returns the most Hessian-vector products, or what takes as long, that a round measures; 0 if it measures none."""
+    """Returns the most Hessian-vector products, or equally long work, that a round measures; 0 if it measures none."""
     signals = experiment.scaler.chosen.signals
     return (experiment.detector.lanczos_steps * bool(signals & CURVATURE_SIGNALS)
             + GradientNoise.products * bool(signals & NOISE_SIGNALS))
 
 
 def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:
-    """Returns the longest start-up of an actor that is billed: the table's, if it has it."""
+    """Returns the longest start-up of an actor that is billed: the table's, if it has one."""
     if "init_s" not in units:
         return INIT_SECONDS_MAX
     return min(INIT_SECONDS_MAX, units["init_s"] / lambda_speed(experiment.actor.memory_mib))
 
 
 class _Kept(Section):
-    """The file that keeps a run's rates; a unit takes no longer than ``learner.update_timeout_s`` may be."""
+    """The file of a run's rates; a unit takes at most the longest allowed ``learner.update_timeout_s``."""
 
     source: str
     units: Mapping[Annotated[str, Field(pattern=f"^({'|'.join(UNITS)})$")], Annotated[float, Field(ge=0, le=86_400)]]
 
 
 class Rates:
-    """Seconds of each unit of a run's work; what is not known is measured when it comes up first, and kept.
+    """Seconds of each unit of a run's work. Unknown units are measured when first needed, and then kept.
 
     Attributes:
-        source: Where they are from, for people.
+        source: Source of the rates, for people.
         units: The seconds by name; see `UNITS`.
     """
 
     def __init__(self, source: str, units: Mapping[str, float], path: Path | None) -> None:
-        """Takes the rates of the run that ``path`` is of, if it has any, else these, and keeps them there.
+        """Reads the rates from ``path`` if it exists, or takes these and stores them there.
 
         Args:
-            path: The run's file; None if they are kept nowhere.
+            path: The run's file; None to store nothing.
 
         Raises:
             RunDirectoryError: The file does not hold rates.
@@ -158,7 +158,7 @@ class Rates:
             self._load(path)
 
     def known(self, unit: str, measured_s: float, count: float) -> float:
-        """Returns the seconds of a unit; if nobody knows them, ``measured_s`` for ``count`` of it give them."""
+        """Returns the seconds of a unit; if unknown, ``measured_s`` divided by ``count``."""
         if unit not in self.units:
             self.units[unit] = measured_s / count
             self.save()
@@ -178,14 +178,14 @@ class Rates:
 
 
 class ModelledTimes(WorkTimes):
-    """Seconds of the learner's work on the instance that is billed."""
+    """Seconds of the learner's work on the billed instance."""
 
     def __init__(self, rates: Rates, experiment: FittedExperiment, instance_type: str) -> None:
-        """Takes what decides about them.
+        """Takes the rates and the experiment.
 
         Args:
-            experiment: Says how often an update trains on a sample, and in which parts.
-            instance_type: Of the learner that is billed.
+            experiment: Determines how often and in which minibatches an update trains on a sample.
+            instance_type: Type of the billed learner.
         """
         self._rates, self._experiment = rates, experiment
         algorithm = experiment.algorithm.chosen
@@ -194,7 +194,7 @@ class ModelledTimes(WorkTimes):
         self._samples_speed = self._product_speed = samples_speed(instance_type, network=experiment.network.kind)
 
     def expected_s(self) -> dict[str, float]:
-        """Returns what the units of the table say; an evaluation with its confirmation, of a thousand steps each."""
+        """Returns expected seconds from the table; an evaluation has a confirmation and 1,000 steps an episode."""
         units, experiment, actor = self._rates.units, self._experiment, self._experiment.actor
         if not units.keys() >= UNITS.keys():
             return {}
@@ -206,7 +206,7 @@ class ModelledTimes(WorkTimes):
                 "evaluate_s": self.evaluate_s(2 * experiment.evaluation.episodes * _EPISODE_STEPS, 0.0)}
 
     def update_s(self, samples: int, measured_s: float) -> float:
-        """Its gradient steps, and each of their samples."""
+        """Returns the seconds of an update: its gradient steps, and each of their samples."""
         trained = self._passes * samples
         per_sample_s = self._rates.known("sample_s", measured_s, max(1, trained))
         steps = self._passes * math.ceil(samples / self._minibatch_steps)
@@ -214,27 +214,27 @@ class ModelledTimes(WorkTimes):
                 + trained * per_sample_s / self._samples_speed)
 
     def detect_s(self, products: int, samples: int, measured_s: float) -> float:
-        """The samples of all products."""
+        """Returns the seconds of detection, by the samples of all products."""
         count = products * samples
         if not count:
-            # A detector that does not count.
+            # The detector does not count its work.
             return measured_s
         return count * self._rates.known("product_sample_s", measured_s, count) / self._product_speed
 
     def evaluate_s(self, steps: int, measured_s: float) -> float:
-        """Its steps."""
+        """Returns the seconds of an evaluation, by its steps."""
         return steps * self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
 
 
 class FunctionTimes(ModelledTimes):
-    """Seconds of a learner that is a function, and of the function that runs the loop.
+    """Seconds of a learner function, and of the function that runs the loop.
 
     Attributes:
         init_s: A start-up of the learner function.
     """
 
     def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
-        """Takes what decides about them; see `ModelledTimes`."""
+        """Takes the rates and the experiment; see `ModelledTimes`."""
         super().__init__(rates, experiment, experiment.learner.instance_types[0])
         function = experiment.learner.function
         self._speed = self._product_speed = lambda_speed(function.coordinator_memory_mib)
@@ -243,31 +243,31 @@ class FunctionTimes(ModelledTimes):
         self._taken_s: defaultdict[int, float] = defaultdict(float)
 
     def function_s(self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True) -> float:
-        """Of an invocation, without a start-up.
+        """Returns the seconds of an invocation, without a start-up.
 
         Args:
-            samples: It trains on so many.
+            samples: Number of samples it trains on.
             measured_s: CPU seconds that it took here.
-            policies: So many of others it compares with, too.
-            is_first: Whether that may have been the first one of its process, which takes longer.
+            policies: Number of other policies it also compares with.
+            is_first: Whether this may be the first invocation of its process, which takes longer.
         """
         return super().update_s(samples, measured_s) + _FUNCTION_REQUESTS * BUCKET_REQUEST_S
 
     def update_s(self, samples: int, measured_s: float) -> float:
-        """Of the loop, which waits for the function: for its start-ups and failures, too."""
+        """Returns the seconds of the loop, which waits for the function, its start-ups and failures."""
         waited_s = max(self._taken_s.values(), default=self.function_s(samples, measured_s))
         self._taken_s.clear()
         return waited_s + _LOOP_REQUESTS * BUCKET_REQUEST_S
 
     def invocations(self, samples: int) -> int:
-        """Returns how many invocations an update on so many samples takes."""
+        """Returns the number of invocations for an update on this many samples."""
         return 1
 
     def took(self, seconds: float, slot: int = 0) -> None:
-        """Notes an invocation of the next update, with its start-up.
+        """Records an invocation of the next update, with its start-up.
 
         Args:
-            slot: Which of several learners it was of, from 0.
+            slot: The learner's index, from 0.
         """
         self._taken_s[slot] += seconds
 
@@ -275,29 +275,29 @@ class FunctionTimes(ModelledTimes):
 class GradientTimes(FunctionTimes):
     """Seconds of learner functions that compute gradients at the same time (Stellaris).
 
-    An update takes as long as the learner that is busy longest, whose gradients the loop handles one by one; and no
-    less than the loop needs to handle all of them.
+    An update takes as long as its busiest learner, whose gradients the loop handles one by one, and at least the time
+    that the loop needs to handle all gradients.
 
     Attributes:
-        durations: Of virtual time; None if gradients are counted work, with requests to a bucket.
+        durations: Source of virtual time; None if gradients are counted work, with requests to a bucket.
     """
 
     def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
-        """Takes what decides about them; see `ModelledTimes`.
+        """Takes the rates and the experiment; see `ModelledTimes`.
 
         Raises:
-            ExperimentError: There is to be virtual time, but no file of durations.
+            ExperimentError: Virtual time is set, but there is no file of durations.
         """
         super().__init__(rates, experiment)
         stellaris = experiment.learner.stellaris
         self._learners, self._handled, self._handle_s = stellaris.learners, 0, _LOOP_REQUESTS * BUCKET_REQUEST_S
         self.durations: Durations | None = None
         if stellaris.place == "virtual":
-            # Recorded durations hold all that there is.
+            # Recorded durations already include start-ups and handling.
             self.durations, self.init_s, self._handle_s = read_durations(Path(str(stellaris.durations))), 0.0, 0.0
 
     def function_s(self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True) -> float:
-        """Of one gradient; see `FunctionTimes.function_s`. No minibatch is larger than the algorithm's."""
+        """Returns the seconds of one gradient, of at most the algorithm's minibatch; see `FunctionTimes.function_s`."""
         units, count = self._rates.units, min(samples, self._minibatch_steps)
         if self.durations is not None:
             return measured_s or self.virtual_s(self.durations.mean_s(count))
@@ -310,7 +310,7 @@ class GradientTimes(FunctionTimes):
         return seconds / self._samples_speed + _FUNCTION_REQUESTS * BUCKET_REQUEST_S
 
     def update_s(self, samples: int, measured_s: float) -> float:
-        """Of the loop; what it is expected to take if no gradient has been noted."""
+        """Returns the seconds of the loop; the expected time if no gradient has been recorded."""
         handle_s = self._handle_s
         if self._taken_s:
             busy_s = max(self._taken_s.values())
@@ -324,24 +324,24 @@ class GradientTimes(FunctionTimes):
         return waited_s + handle_s
 
     def invocations(self, samples: int) -> int:
-        """Returns how many gradients an update on so many samples takes."""
+        """Returns the number of gradients for an update on this many samples."""
         return self._passes * math.ceil(samples / self._minibatch_steps)
 
     def took(self, seconds: float, slot: int = 0) -> None:
-        """As `FunctionTimes.took`, with what the loop does then."""
+        """Records an invocation like `FunctionTimes.took`, with the loop's handling of it."""
         super().took(seconds + self._handle_s, slot)
         self._handled += 1
 
     def virtual_s(self, recorded_s: float) -> float:
-        """Returns what a function takes for so many recorded CPU seconds."""
+        """Returns a function's seconds for this many recorded CPU seconds."""
         return recorded_s / self._samples_speed
 
 
 def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | None = None) -> ModelledTimes:
-    """Makes the seconds of an experiment's learner.
+    """Makes the times of an experiment's learner.
 
     Args:
-        instance_type: Of the learner; None = the first of ``learner.instance_types``.
+        instance_type: The learner's; None for the first of ``learner.instance_types``.
     """
     if not experiment.learner.has_instance and not experiment.learner.chosen.is_external:
         return (GradientTimes if experiment.learner.chosen.has_gradients else FunctionTimes)(rates, experiment)
@@ -349,7 +349,7 @@ def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | 
 
 
 def make_rates(experiment: FittedExperiment, path: Path) -> Rates:
-    """Makes the rates of a run: those that it had before, or the table's, or none yet.
+    """Makes the rates of a run: its stored ones, or the table's, or none yet.
 
     Raises:
         RunDirectoryError: Its file cannot be used.

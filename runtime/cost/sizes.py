@@ -1,4 +1,4 @@
-"""How large the messages of an experiment are: what actors move through the cache is part of the bill."""
+"""Computes the sizes of an experiment's messages, because bytes through the cache are part of the bill."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lambda_actor.wire import MESSAGE_BYTES_MAX
 from runtime.errors import ExperimentError
 
 TRAJECTORIES_MIB = 1024
-"""Room for a round's waiting trajectories in a cache of the run's own; a cache.t4g.small (1.37 GiB) holds as much, once
-ElastiCache has put its quarter aside."""
+"""Room for a round's waiting trajectories in the run's own cache. A cache.t4g.small (1.37 GiB) holds the same after
+ElastiCache has reserved a quarter."""
 _HEADERS_BYTES = 4096
 
 
@@ -22,7 +22,7 @@ def traffic_bytes_max(spaces: Spaces, *, fragment_steps: int, network: str) -> i
     """Returns the most bytes that one actor moves: weights and an episode in, a trajectory and an episode out.
 
     Args:
-        spaces: Of the environment.
+        spaces: The environment's.
         fragment_steps: ``actor.fragment_steps``.
         network: The text of a `lambda_actor.policy.Architecture`.
     """
@@ -31,20 +31,20 @@ def traffic_bytes_max(spaces: Spaces, *, fragment_steps: int, network: str) -> i
 
 
 def trajectory_bytes_max(spaces: Spaces, *, fragment_steps: int) -> int:
-    """Returns the most bytes that a trajectory has, an open episode included.
+    """Returns the largest size of a trajectory in bytes, including an open episode.
 
     Args:
-        spaces: Of the environment.
+        spaces: The environment's.
         fragment_steps: ``actor.fragment_steps``.
     """
     return _fragment_bytes_max(spaces, fragment_steps) + EPISODE_BYTES_MAX + _HEADERS_BYTES
 
 
 def weights_bytes(spaces: Spaces, network: str) -> int:
-    """Returns the bytes of a policy's weights, log σ and the observations' moments included.
+    """Returns the bytes of a policy's weights, including log σ and the observations' moments.
 
     Args:
-        spaces: Of the environment.
+        spaces: The environment's.
         network: The text of a `lambda_actor.policy.Architecture`.
     """
     parameters = sum(math.prod(shape) for shape in parameter_shapes(spaces, network).values())
@@ -54,17 +54,17 @@ def weights_bytes(spaces: Spaces, network: str) -> int:
 def check_sizes(
     spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str, cache_kind: str
 ) -> None:
-    """Checks that every message is as small as it must be.
+    """Checks that no message is too large.
 
     Args:
-        spaces: Of the environment.
+        spaces: The environment's.
         environment_id: For people.
         fragment_steps: ``actor.fragment_steps``.
         network: The text of a `lambda_actor.policy.Architecture`.
         cache_kind: ``cache.kind``.
 
     Raises:
-        ExperimentError: A message would be larger than any may be.
+        ExperimentError: A message would be too large.
     """
     size = weights_bytes(spaces, network)
     if size > MESSAGE_BYTES_MAX:
@@ -82,10 +82,10 @@ def check_sizes(
 
 
 def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
-    """Checks that what AWS Lambda carries itself is as small as it must be.
+    """Checks that messages carried by AWS Lambda itself are not too large.
 
     Raises:
-        ExperimentError: It is not.
+        ExperimentError: One is.
     """
     def room(message_bytes: int) -> int:
         return PAYLOAD_BYTES_MAX - FRAME_BYTES_MAX - text_bytes(message_bytes)
@@ -106,11 +106,11 @@ def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
 
 
 def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
-    """Every step bootstrapped and ending an episode, and no frame deflated."""
+    """Returns the largest fragment: every step is bootstrapped and ends an episode, and no frame is compressed."""
     action = (8 if spaces.is_discrete else 4) * math.prod(spaces.action_shape)
     observation = 4 * spaces.frame_stack if spaces.is_pixels else 4 * spaces.observation_size
     mask = spaces.output_size if spaces.has_action_mask else 0
     step = 2 * observation + action + mask + 4 + 8 + 1 + 1 + 8 + 24
     frames = (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
-    # What cannot be deflated grows by a few bytes in each 16 KiB.
+    # Data that cannot be compressed grows by a few bytes in each 16 KiB.
     return steps * step + frames + frames // 1000

@@ -1,6 +1,6 @@
-"""A deployment's start in phases: how long each takes, after how long it is given up, and what exists in it.
+"""Models a deployment's start in phases: each phase's duration, its time limit, and its cost.
 
-The durations are modelled. An instance profile takes 2 minutes by itself (hashicorp/terraform#15341), but since March
+The durations are modeled. An instance profile takes 2 minutes by itself (hashicorp/terraform#15341), but since March
 2024 CloudFormation continues while it checks one (AWS: "40 percent faster"). AWS documents one to two minutes for
 provisioned concurrency. Users report 4 to 6 minutes for an ElastiCache user, its group and a cache. Images follow from
 bytes: 0.6 GB pulled and 1.6 GB unpacked, with CUDA 3.3 and 7 GB.
@@ -17,31 +17,31 @@ from runtime.guard.times import INTERVAL_S, LEG_S, MAKING_LIMIT_S
 CACHE_S: Final = {"none": 0.0, "learner": 0.0, "serverless": 300.0, "node": 480.0}
 """User, user group and cache, by ``cache.kind``."""
 ROLES_S, FUNCTION_S, WARM_S = 30.0, 90.0, 120.0
-"""The learner's role, log group and launch template, with which everything waits; roles, the function from its image,
+"""The learner's role, log group and launch template, which everything waits for; roles, the function from its image,
 and its version; its alias, if it is to be kept warm."""
 MACHINE_S = 60.0
 """From the group to the first line of the boot script."""
 ACTORS_S = 45.0
 """The container's start, torch's import, the cache, and the first actors' answers."""
 FIRST_LEG_S = 30.0
-"""The execution's beginning, and the cold start of a function whose image is loaded as it is read."""
+"""The execution's start, and the cold start of a function whose image is loaded on demand."""
 PULL_BYTES_PER_S, UNPACK_BYTES_PER_S = 50e6, 80e6
-"""Of an image's layers: from the registry, and onto a gp3 volume of 125 MiB/s that both take their share of."""
+"""Speeds for an image's layers: from the registry, and onto a gp3 volume of 125 MiB/s that both share."""
 IMAGE_BYTES: Final = {False: (0.6e9, 1.6e9), True: (3.3e9, 7.0e9)}
-"""Of the learner image, pulled and unpacked; without CUDA, and with it."""
+"""Size of the learner image, pulled and unpacked; without CUDA, and with it."""
 _LIMITS_S: Final = {"machine": 300.0, "image": 450.0, "first actors": 300.0}
-"""Of the phases on the instance."""
+"""Limits of the phases on the instance."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One part of a start; they follow each other.
+    """One phase of a start; phases are consecutive.
 
     Attributes:
         name: For people.
-        expected_s: What it is modelled to take, in seconds.
-        limit_s: After how long it has failed, in seconds.
-        usd: What exists in it costs in ``expected_s``, in US dollars.
+        expected_s: Modeled duration, in seconds.
+        limit_s: Time after which it has failed, in seconds.
+        usd: Cost of all existing parts during ``expected_s``, in US dollars.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Start:
-    """A deployment's start, from the moment that its change set is executed until training begins.
+    """A deployment's start, from the execution of its change set until training begins.
 
     Attributes:
         phases: In their order.
-        usd_per_hour: What all of it costs when it is over, in US dollars.
+        usd_per_hour: Hourly cost of the whole deployment after the start, in US dollars.
     """
 
     phases: tuple[Phase, ...]
@@ -64,21 +64,21 @@ class Start:
 
     @property
     def expected_s(self) -> float:
-        """What it is modelled to take, in seconds."""
+        """Modeled duration, in seconds."""
         return sum(phase.expected_s for phase in self.phases)
 
     @property
     def usd(self) -> float:
-        """What it costs, in US dollars."""
+        """Cost, in US dollars."""
         return sum(phase.usd for phase in self.phases)
 
     @property
     def counted_usd(self) -> float:
-        """The most that is counted for it, in US dollars: the guard sees to the minute since when anything is there."""
+        """The most that is counted for it, in US dollars: the guard's times are exact to one interval."""
         return self.usd + INTERVAL_S * self.usd_per_hour / 3600
 
     def limit_s(self, name: str) -> float:
-        """After how long the phase of that name has failed, in seconds."""
+        """Returns the time limit of the phase of that name, in seconds."""
         return next(phase.limit_s for phase in self.phases if phase.name == name)
 
     @property
@@ -88,7 +88,7 @@ class Start:
 
 
 def start_of_legs(estimate: Estimate) -> Start:
-    """The phases of the start of a deployment without an instance: functions, then the first leg."""
+    """Returns the phases of a start without an instance: functions, then the first leg."""
     leg_s = FIRST_LEG_S + ACTORS_S
     return Start((Phase("functions", FUNCTION_S, MAKING_LIMIT_S, 0.0),
                   Phase("first leg", leg_s, LEG_S, leg_s * estimate.burn_usd_per_hour / 3600)),
@@ -96,7 +96,7 @@ def start_of_legs(estimate: Estimate) -> Start:
 
 
 def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
-    """The phase of the start of a deployment that has actors only; a pool opens when it is over.
+    """Returns the one phase of a start with actors only, after which a pool opens.
 
     Args:
         is_warm: Whether actors are kept warm.
@@ -109,17 +109,18 @@ def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
 def start(
     estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True
 ) -> Start:
-    """The phases of a deployment's start, with images already pushed.
+    """Returns the phases of a deployment's start, with images already pushed.
 
     Args:
-        estimate: What the deployment costs an hour.
+        estimate: The deployment's hourly cost.
         cache_kind: ``cache.kind``.
         is_warm: Whether actors are kept warm.
         has_gpu: Whether the learner's types have GPUs.
-        has_function: Whether actors are a function; else they are processes of the learner, without a cache in AWS.
+        has_function: Whether actors are a function. Otherwise they are processes of the learner, without a cache in
+            AWS.
     """
     pulled_bytes, unpacked_bytes = IMAGE_BYTES[has_gpu]
-    # CloudFormation makes cache and function at once; the instance's group comes last.
+    # CloudFormation makes cache and function at the same time, and the instance's group last.
     function_s = FUNCTION_S if has_function else ROLES_S
     making_s = max(CACHE_S[cache_kind], function_s + (WARM_S if is_warm else 0.0))
     making_usd = (making_s * estimate.cache_usd_per_hour

@@ -1,1 +1,1 @@
-"""The guard: ends deployments. A deployable leaf that needs nothing but boto3."""
+"""The guard: ends deployments. A deployable leaf that needs only boto3."""

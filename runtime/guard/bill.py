@@ -1,7 +1,7 @@
-"""What a deployment has cost in the end: what stood counts for as long as it stood, and what never existed not at all.
+"""Computes what a deployment cost in the end: each part for the time it existed, and nothing for a part never made.
 
-Whatever AWS does not tell counts as if it had stood from the last time on at which the guard saw that it was not there,
-or else from the beginning, until the teardown saw that it was gone.
+If AWS does not say when a part existed, it counts from the last time the guard saw that it did not exist, or else from
+the beginning, until the teardown saw that it was gone.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from runtime.guard.stacks import NEVER, GuardedStack, Stood
 from runtime.guard.times import LEG_S
 
 BLOCK_S = 300
-"""Provisioned concurrency is billed by these."""
+"""Provisioned concurrency is billed in blocks of this length."""
 _HOUR_S = 3600
 _LEG_ENDED = ("SUCCEEDED", "FAILED")
 """Statuses of an execution whose last leg had ended."""
 _NOT_LAUNCHED = ("Failed", "Cancelled")
-"""Statuses of an activity of Auto Scaling whose attempt to launch an instance failed."""
+"""Statuses of Auto Scaling activities whose launch attempt failed."""
 
 
 def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_gone_s: float, cache_gone_s: float
               ) -> float:
-    """What the run has cost, with all deployments before this one, when nothing of this one is billed any more.
+    """Returns the run's cost, earlier deployments included, once nothing of this deployment is billed any more.
 
     Args:
-        client: Of any service.
+        client: Makes boto3 clients by service name.
         deployed: The deployment.
-        entry: The ledger's.
-        learner_gone_s: When neither the learner nor warm actors were there any more, seconds since 1970.
-        cache_gone_s: When the cache was not.
+        entry: The run's ledger entry.
+        learner_gone_s: When the learner and the warm actors were gone, in seconds since 1970.
+        cache_gone_s: When the cache was gone.
     """
     try:
         made = made_of(client("cloudformation"), deployed.stack)
@@ -61,7 +61,7 @@ def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_g
         launched_s = _launched_at_s(client, made[GROUP].get("PhysicalResourceId"), deployed.created_at_s, learner)
         learner = (launched_s, learner[1])
     usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
-    # Of warm actors the block that has begun is billed whole, and of a cache node the hour.
+    # Provisioned concurrency is billed to the end of its current block, a cache node to the end of its hour.
     if provisioned != NEVER:
         usd += deployed.provisioned_usd_per_hour * BLOCK_S / _HOUR_S
     if REPLICATION_GROUP in made:
@@ -70,7 +70,7 @@ def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_g
 
 
 def _span(longest: tuple[float, float], part: Mapping[str, Any] | None) -> tuple[float, float]:
-    """From when to when a part stood; CloudFormation tells when it has deleted one."""
+    """Returns when a part began and ended to exist; CloudFormation tells when it has deleted one."""
     if part is None:
         return NEVER
     began_s, gone_s = longest
@@ -80,7 +80,7 @@ def _span(longest: tuple[float, float], part: Mapping[str, Any] | None) -> tuple
 
 
 def _legs(client: Client, machine: str, longest: tuple[float, float], *, is_over: bool) -> tuple[float, float]:
-    """From when to when legs of a coordinator can have run, within the time that its state machine stood, and after it.
+    """Returns when a coordinator's legs can have run: while its state machine existed, and one leg longer.
 
     Args:
         machine: ARN of the state machine.
@@ -103,13 +103,13 @@ def _legs(client: Client, machine: str, longest: tuple[float, float], *, is_over
 
 
 def _launched_at_s(client: Client, group: str | None, created_at_s: float, stood: tuple[float, float]) -> float:
-    """When the group launched an instance first, within the time that it stood; the end of that if it never did."""
+    """Returns when the group first launched an instance while it existed, or the end of that time if it never did."""
     began_s, gone_s = stood
     if group is None:
         return began_s
     since = datetime.datetime.fromtimestamp(math.floor(created_at_s), datetime.UTC).isoformat()
     try:
-        # The group may be gone by now; another deployment's had the same name.
+        # The group may be gone by now. The time filter excludes an earlier deployment's group of the same name.
         activities: Iterable[Mapping[str, Any]] = list_all(
             client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group,
             IncludeDeletedGroups=True, Filters=[{"Name": "StartTimeLowerBound", "Values": [since]}])

@@ -1,7 +1,9 @@
-"""What CloudFormation asks the guard before it makes anything of a stack, and before it replaces the guard.
+"""Answers CloudFormation before it makes a stack's resources, and before it replaces the guard.
 
-Both are custom resources: CloudFormation invokes the guard's function with a request, and waits for the answer at an
-address that the request names.
+Both questions are custom resources, since a bare `cdk deploy` does not test the guard as `make deploy` does.
+CloudFormation invokes the guard's function with a request and waits for the answer at an address in the request. An
+experiment's other resources all depend on its question. Both are retained on deletion, so a broken guard cannot block a
+deletion.
 """
 
 from __future__ import annotations
@@ -17,22 +19,23 @@ from runtime.errors import RunError
 from runtime.guard.times import INTERVAL_S
 
 VERSION = 1
-"""Of what a guard understands: ledger, tags, names. Raise it with each change that an older guard would get wrong."""
+"""Version of the ledger, tags and names that a guard understands. Raise it if an older guard would misread a change."""
 CHECK_TYPE, VERSION_TYPE = "Custom::NitroGuardCheck", "Custom::NitroGuardVersion"
-"""An experiment's stack asks whether it is guarded; the guard's own, whether it may become another version."""
+"""Resource types: an experiment's stack asks whether it is guarded; the guard's stack asks before its version changes.
+"""
 FRESH_S = 2.5 * INTERVAL_S
-"""The guard has looked within this time, or it is not armed."""
+"""The guard is armed if its last tick is at most this old."""
 ANSWER_S = 115
-"""CloudFormation waits no longer for the answer; what does not answer does not guard."""
+"""CloudFormation waits this long for the answer. A guard that does not answer does not guard."""
 _REASON_CHARACTERS, _SEND_S = 1000, 20.0
 
 
 class UnguardedError(Exception):
-    """The stack must not be made; the text says why, and what to do."""
+    """The stack must not be made; the text says why and what to do."""
 
 
 def is_request(event: Mapping[str, Any]) -> bool:
-    """Whether CloudFormation asks."""
+    """Returns whether the event is a request from CloudFormation."""
     return "ResponseURL" in event
 
 
@@ -40,17 +43,17 @@ def answer(
     event: Mapping[str, Any], look: Callable[[], Collection[str]], last_tick_s: Callable[[], float | None], *,
     now: Callable[[], float], wait_s: float, pause_s: float, sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Answers a request of CloudFormation's.
+    """Answers a request from CloudFormation.
 
     Args:
         event: The request.
-        look: Looks at all deployments without doing anything: gives the names of their stacks, and raises RuntimeError
-            if that does not work.
-        last_tick_s: When EventBridge last had the guard look, in seconds since 1970; None = never.
-        now: Seconds since 1970.
-        wait_s: Seconds for which a guard that was just made is waited for, until it looks for the first time.
-        pause_s: Seconds between two questions.
-        sleep: Waits for that many seconds.
+        look: Looks at all deployments without changing anything and returns the names of their stacks. Raises
+            RuntimeError if that fails.
+        last_tick_s: Returns the time of the last tick by EventBridge, in seconds since 1970; None if there was none.
+        now: Returns seconds since 1970.
+        wait_s: Seconds to wait for the first tick of a new guard.
+        pause_s: Seconds between two checks.
+        sleep: Waits for a number of seconds.
     """
     reason = ""
     try:
@@ -62,14 +65,14 @@ def answer(
     body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
             "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
             **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}}
-    # The address is signed for a request without a type.
+    # The address is signed for a request without a content type.
     request = Request(event["ResponseURL"], json.dumps(body).encode(), {"Content-Type": ""}, method="PUT")
     with urlopen(request, timeout=_SEND_S):
         pass
 
 
 def _is_to_be_armed(event: Mapping[str, Any]) -> bool:
-    """Whether an experiment's stack asks, whose version this guard understands; else the guard's own does.
+    """Returns True for an experiment's stack that this guard understands, False for the guard's own stack.
 
     Raises:
         UnguardedError: The version is wrong.
@@ -112,6 +115,6 @@ def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[],
 
 
 def replacement_refusal(wanted: int, deployed: int) -> str:
-    """Why a guard is not replaced by an older one, for people."""
+    """Returns the message that refuses to replace the guard with an older one."""
     return (f"the stack NitroGuard has version {deployed}, and this checkout has version {wanted}: an older checkout "
             "does not replace the guard that newer experiments rely on. Use a newer checkout")

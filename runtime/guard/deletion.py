@@ -1,4 +1,4 @@
-"""Stacks are deleted, watched until they are gone, and asked what of them is left."""
+"""Deletes stacks, waits until they are gone, and reports leftovers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from runtime.errors import RunError
 
 POLL_S = 5.0
 _POLLS_UNTIL_BEGUN = 12
-"""CloudFormation may show a stack as it was for a moment after it was told to delete it."""
+"""CloudFormation may show a stack's old status for a moment after a deletion is requested."""
 
 
 class TeardownError(RunError):
-    """A stack could not be deleted, or not all of it; the text says what is left and why."""
+    """A stack could not be deleted completely; the text says what is left and why."""
 
 
 def delete_stack(
     client: Any, name: str, report: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Deletes a stack and returns when it is gone; one that is not there counts as gone.
+    """Deletes a stack and returns when it is gone. A missing stack counts as gone.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
         name: Name or id of the stack.
-        report: Is told of each resource whose deletion has begun or ended.
-        sleep: Waits for that many seconds.
+        report: Receives a line for each resource whose deletion begins or ends.
+        sleep: Waits for a number of seconds.
 
     Raises:
         TeardownError: CloudFormation refused, or could not delete all of it.
-        ClientError: CloudFormation cannot be asked; what has begun goes on without us.
+        ClientError: CloudFormation cannot be reached; a deletion that has begun continues.
     """
     stack = find_stack(client, name)
     if stack is None:
@@ -47,7 +47,7 @@ def delete_stack(
 
 
 def _await_end(client: Any, stack_id: str, report: Callable[[str], None], sleep: Callable[[float], None]) -> None:
-    """By id: only under that can CloudFormation tell that a stack was deleted."""
+    """Waits by id: CloudFormation finds a deleted stack only by its id."""
     told: dict[str, str] = {}
     polls_before = 0
     while (stack := find_stack(client, stack_id)) is not None:
@@ -73,7 +73,7 @@ def _report_changes(client: Any, stack_id: str, told: dict[str, str], report: Ca
 
 
 def what_is_left(client: Any, stack: Mapping[str, Any]) -> str:
-    """Why a stack could not be deleted, by resource, for people."""
+    """Returns why a stack could not be deleted, by resource, for people."""
     failed = [f"  {one['LogicalResourceId']} ({one['ResourceType']}): {one.get('ResourceStatusReason', 'no reason')}"
               for one in resources_of(client, stack["StackId"]) if one["ResourceStatus"] == "DELETE_FAILED"]
     reason = stack.get("StackStatusReason", "these resources are left")

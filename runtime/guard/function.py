@@ -1,4 +1,4 @@
-"""The guard's Lambda function: one look at everything, each minute, and reports to whoever subscribes."""
+"""The guard's Lambda function: looks at all deployments every minute and sends reports to subscribers."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def handler(
     event: Mapping[str, Any], context: object, *, client: Client | None = None,
     now: Callable[[], float] = time.time, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
 ) -> dict[str, Any]:
-    """Runs one tick of the guard; with ``{"rehearse": true}`` it only tells what it would do.
+    """Runs one tick of the guard; with ``{"rehearse": true}`` it only reports what it would do.
 
-    A request of CloudFormation's is answered instead: see `runtime.guard.check`.
+    A request from CloudFormation is answered instead: see `runtime.guard.check`.
 
     Args:
-        event: EventBridge's, whose content does not matter, or CloudFormation's.
-        context: Lambda's, which is not used.
-        client: Of any service; None makes clients with the function's own rights.
-        now: Seconds since 1970.
-        tick_s: Seconds for which a tick looks again at what waits in a teardown.
-        pause_s: Seconds between two looks.
+        event: EventBridge's, whose content is ignored, or CloudFormation's.
+        context: Lambda's; unused.
+        client: Makes boto3 clients by service name; None uses the function's own rights.
+        now: Returns seconds since 1970.
+        tick_s: Seconds for which a tick checks waiting teardowns again.
+        pause_s: Seconds between two checks.
 
     Returns:
-        As `Guard.tick` does; nothing to CloudFormation.
+        The result of `Guard.tick`; empty for CloudFormation.
 
     Raises:
-        RuntimeError: A deployment could not be dealt with, or nobody could be told; an alarm sees that.
+        RuntimeError: A deployment could not be handled, or a report could not be sent. This triggers an alarm.
     """
     client = client or _clients()
     topic = os.environ[REPORTS_TOPIC_VARIABLE]
@@ -53,7 +53,7 @@ def handler(
         try:
             client("sns").publish(TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text)
         except AWS_ERRORS as error:
-            # Nobody hears of it, but it is done.
+            # The report is lost, but the work is done.
             untold.append(f"not reported: {error}")
 
     ledger = Ledger(client("dynamodb"), os.environ[LEDGER_TABLE_VARIABLE])
@@ -76,5 +76,5 @@ def handler(
 
 @cache
 def _clients() -> Client:
-    """The same ones for all ticks of one process."""
+    """Makes clients once for all ticks of a process."""
     return clients(patience=PROMPT)

@@ -1,8 +1,10 @@
-"""The ledger: what a deployment has spent and promised, when its learner was last heard of, and how far its end is.
+"""The ledger: a deployment's spending and reservations, its learner's last heartbeat, and its teardown's progress.
 
-One item of a DynamoDB table for each run, which outlives the deployments that continue it. The learner writes what it
-knows, each time on the condition that no newer learner has taken the run over; the guard writes what it saw and what it
-does. Neither writes what is the other's, so that no order of their writes loses any.
+A DynamoDB table with one item for each run, which outlives the run's deployments. The learner writes its figures before
+it uses the money they cover, on the condition that no newer learner has taken over. The guard writes what it saw and
+ordered. Neither writes the other's attributes, so the order of their writes does not matter. The run's ``ledger.json``
+in the bucket lists every reservation, for a learner that resumes; this table has only sums. Of the two, the higher
+figure counts.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from runtime.names import GUARD_STACK
 
 STARTING, TRAINING, FINISHED = "starting", "training", "finished"
 GUARD_KEY = "guard"
-"""Key of the item that says when the guard last looked; a run's key has a slash in it."""
+"""Key of the item with the guard's last tick. Keys of runs contain a slash."""
 _ORDER = "teardown"
 _SHOWN_CHARACTERS = 100
 _REASON_CHARACTERS = 500
-"""Of why a deployment is taken down, which may be what its learner wrote."""
+"""Limit for a teardown's reason, which a learner may have written."""
 _TEXT_BYTES_MAX = 2048
-"""More than a learner has to say in one attribute; an item holds 400 KB."""
+"""More than a learner writes in one attribute; an item holds 400 KB."""
 _TOO_LONG = "too long"
 _FIGURE_MAX = 2e11
-"""More than any dollars, and any seconds since 1970, that somebody could mean; of the latter, in the year 8307."""
+"""Larger than any real number of dollars or seconds since 1970 (the year 8307)."""
 PARTS = ("learner", "cache", "provisioned")
-"""Of a deployment, what costs money by the hour: the learner's group, the cache, and the actors that are kept warm."""
+"""Parts of a deployment that are billed by the hour: the learner's group, the cache, and warm actors."""
 LEARNER_ATTRIBUTES = ("run", "stack", "writer", "state", "reason", "instance_id", "stop_event", "spent_usd",
                       "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd")
-"""All that a learner's role may name in a write, in a condition too; the rest is the guard's alone."""
+"""All attributes that a learner's role may name in a write, conditions included. Only the guard may name the others."""
 
 
 class LedgerError(RunError):
@@ -45,23 +47,23 @@ class LedgerError(RunError):
 
 
 class LostRunError(LedgerError):
-    """Another learner continues this run: this one must not spend any more."""
+    """Another learner continues this run, so this one must not spend any more."""
 
 
 class TeardownOrderedError(LedgerError):
-    """The deployment is being taken down: there is nothing left to do in it."""
+    """The deployment is being taken down, so there is nothing left to do in it."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """That a deployment is to be taken down, and how far that is.
+    """An order to take a deployment down, and its progress.
 
     Attributes:
-        stack: Id of the stack that it is about; a later deployment of the run is not meant.
+        stack: Id of the stack to take down; a later deployment of the run is not affected.
         reason: Why, for people.
         ordered_at_s: Seconds since 1970.
-        steps: When each step was done, by name, seconds since 1970.
-        failures: How often the stack could not be deleted.
+        steps: When each step was done, by name, in seconds since 1970.
+        failures: How often deleting the stack failed.
     """
 
     stack: str
@@ -73,33 +75,34 @@ class Order:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the ledger holds of one run.
+    """One run's ledger entry.
 
     Attributes:
         run: ``EXPERIMENT/RUN``.
-        stack: Id of the stack of the deployment that it is about: the one that the guard noticed, or that wrote, last.
-        closed_stack: Id of the last stack that nothing is billed of any more, and whose dollars are in the entry.
-        writer: Who may write the learner's part.
-        state: ``starting`` (from the instance's boot on), ``training``, or ``finished``; empty if nobody wrote.
+        stack: Id of the current deployment's stack: the latest that the guard noticed or that wrote here.
+        closed_stack: Id of the last stack that is no longer billed and whose cost is in the entry.
+        writer: The only one allowed to write the learner's attributes.
+        state: ``starting`` (from the instance's boot), ``training``, or ``finished``; empty before the first write.
         reason: Why it finished.
-        instance_id: Of the learner.
-        stop_event: What the actor function is to be invoked with so that running actors give up; empty while unknown,
-            and when they were told.
-        spent_usd, reserved_usd: Since the run began; what is reserved is the worst case of what was promised.
-        burn_usd_per_hour: What exists costs so much, whether anything is trained or not; 0 if nobody wrote it.
-        covered_until_s: Up to then, spent and reserved hold all that exists; seconds since 1970.
-        heartbeat_at_s: When the learner was last there, by its clock.
-        budget_usd: Of the whole run.
-        seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw that one, by
-            the guard's clock.
-        seen_spent_usd: The most that the guard has seen in ``spent_usd``.
-        before_usd: What all deployments cost that are closed.
-        began_stack, began_at_s: When the creation of that stack was executed at the earliest, as the guard saw it.
-        learner_from_s, cache_from_s, provisioned_from_s: When the guard last saw, of the same stack, that this part had
-            not been begun; 0 if it never did.
-        served_at_s: When a tick of the guard last worked on a teardown of the run.
-        order: To take the deployment down; None if there is none.
-        damage: What in the item cannot be read; empty if everything can.
+        instance_id: The learner's instance.
+        stop_event: Event that makes the actor function stop running actors; empty if unknown or already sent.
+        spent_usd, reserved_usd: Since the run began. The reservation is the worst case of all work in progress.
+        burn_usd_per_hour: Hourly cost of all parts that exist, even if idle; 0 before the first write.
+        covered_until_s: Spent and reserved cover all existing parts until then, in seconds since 1970. A learner whose
+            clock is slow covers less, and the guard counts the difference.
+        heartbeat_at_s: The learner's last heartbeat, by its clock.
+        budget_usd: Budget of the whole run.
+        seen_heartbeat_s, seen_at_s: The newest heartbeat that the guard has seen, and when it first saw it, by the
+            guard's clock.
+        seen_spent_usd: The highest ``spent_usd`` that the guard has seen.
+        before_usd: Cost of all closed deployments.
+        began_stack, began_at_s: A stack, and the earliest time that its creation can have been executed, as the guard
+            saw it.
+        learner_from_s, cache_from_s, provisioned_from_s: The last time the guard saw that this part of the same stack
+            had not been begun; 0 if it never did.
+        served_at_s: When a tick last worked on a teardown of the run.
+        order: The order to take the deployment down; None if there is none.
+        damage: Attributes that cannot be read; empty if there are none.
     """
 
     run: str
@@ -131,25 +134,25 @@ class Entry:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a deployment whose last dollars are not known yet."""
+        """Whether a deployment's final cost is still unknown."""
         return bool(self.stack) and self.stack != self.closed_stack
 
     @property
     def promised_usd(self) -> float:
-        """What is spent and reserved. What was once spent, or closed, stays spent, whatever a learner writes later."""
+        """Dollars spent and reserved. A learner cannot lower what was once spent or closed."""
         return max(self.spent_usd, self.seen_spent_usd, self.before_usd) + self.reserved_usd
 
     def began_s(self, stack: str) -> float | None:
-        """When the creation of that stack was executed, seconds since 1970; None if the guard has not seen it yet."""
+        """Returns when that stack's creation was executed, in seconds since 1970; None before the guard saw it."""
         return self.began_at_s if self.began_stack == stack else None
 
     def from_s(self, stack: str) -> dict[str, float]:
-        """For each of `PARTS`, from when on it can have cost money, as ``PART_from_s``; 0 if that is not known."""
+        """Returns when each of `PARTS` can have begun to cost money, as ``PART_from_s``; 0 if unknown."""
         return {f"{part}_from_s": getattr(self, f"{part}_from_s") if self.began_stack == stack else 0.0
                 for part in PARTS}
 
     def order_for(self, stack: str) -> Order | None:
-        """The order to take that stack down; None if there is none."""
+        """Returns the order to take that stack down; None if there is none."""
         return self.order if self.order is not None and self.order.stack == stack else None
 
 
@@ -158,13 +161,13 @@ _NUMBERS = [one.name for one in fields(Entry) if one.type == "float"]
 
 
 class Ledger:
-    """The guard's table in DynamoDB: one item for each run, and one that tells when the guard last looked."""
+    """The guard's DynamoDB table: one item for each run, and one for the guard's last tick."""
 
     def __init__(self, client: Any, table: str) -> None:
-        """Opens the table; asks nothing yet.
+        """Opens the table without a request.
 
         Args:
-            client: Of DynamoDB.
+            client: DynamoDB client.
             table: Its name.
         """
         self._client, self._table = client, table
@@ -179,7 +182,7 @@ class Ledger:
         return _entry(item) if item else None
 
     def entries(self) -> list[Entry]:
-        """The entries of all runs there ever were, by name.
+        """Returns the entries of all runs there ever were, by name.
 
         Raises:
             LedgerError: They cannot be read.
@@ -187,16 +190,17 @@ class Ledger:
         items = self._call(lambda **table: list_all(self._client, "scan", "Items", **table), ConsistentRead=True)
         return sorted((_entry(item) for item in items if "/" in item["run"]["S"]), key=lambda entry: entry.run)
 
-    # What the learner writes
+    # Written by the learner
 
     def take_over(self, run: str, *, stack: str, writer: str, instance_id: str, now_s: float) -> Entry:
-        """Makes ``writer`` the only one who may write for the run; returns what the run's entry is now.
+        """Makes ``writer`` the only one who may write for the run; returns the run's new entry.
 
         Raises:
             TeardownOrderedError: The deployment is being taken down.
             LedgerError: The ledger cannot be written.
         """
-        # Its role may not even name the order in a condition: what it wrote changes nothing about a teardown.
+        # A learner's role may not name the order even in a condition, so the answer to the write tells whether there is
+        # one. The write does not change a teardown.
         entry = self._update(
             run, {"stack": stack, "writer": writer, "state": STARTING, "reason": "", "stop_event": "",
                   "instance_id": instance_id, "heartbeat_at_s": now_s})
@@ -205,11 +209,11 @@ class Ledger:
         return entry
 
     def record(self, run: str, *, writer: str, **figures: str | float) -> Entry:
-        """Writes what the learner knows; returns the entry as it is then.
+        """Writes the learner's figures; returns the new entry.
 
         Args:
             run: ``EXPERIMENT/RUN``.
-            writer: Who writes; only the one who took the run over may.
+            writer: The caller, which must have taken the run over.
             figures: Attributes of `Entry`.
 
         Raises:
@@ -221,7 +225,7 @@ class Ledger:
             refused=LostRunError(f"another learner continues {run}: it has taken over the ledger"))
 
     def finish(self, run: str, *, stack: str, reason: str) -> None:
-        """Says that the deployment has nothing left to do, and that its actors were told to stop.
+        """Records that the deployment has nothing left to do and that its actors have been stopped.
 
         Raises:
             LostRunError: A later deployment has begun.
@@ -231,15 +235,15 @@ class Ledger:
             run, {"stack": stack, "state": FINISHED, "reason": reason, "stop_event": ""}, condition=_NOT_ANOTHERS,
             this=stack, refused=_late(run))
 
-    # What the guard writes
+    # Written by the guard
 
     def notice(self, run: str, *, stack: str, created_at_s: float) -> Entry:
-        """Begins the account of a deployment that nobody wrote about yet; returns the run's entry as it is then.
+        """Opens the account of a deployment that has written nothing yet; returns the run's new entry.
 
         Args:
             run: ``EXPERIMENT/RUN``.
             stack: Id of its stack.
-            created_at_s: Since when it costs money, seconds since 1970.
+            created_at_s: When it began to cost money, in seconds since 1970.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -254,11 +258,11 @@ class Ledger:
             known = self._known(run)
         if known.stack:
             return known
-        # Nobody can tell which stack it is about: it begins anew, and is still known to be damaged.
+        # The entry's stack is unreadable: start over, but keep the record of the damage.
         return replace(self._update(run, figures), damage=known.damage)
 
     def begin(self, run: str, *, stack: str, began_at_s: float) -> None:
-        """Notes when the creation of a stack was executed; the first time counts.
+        """Records when a stack's creation was executed; the first call counts.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -268,7 +272,7 @@ class Ledger:
                          condition="attribute_not_exists(#began_stack) OR #began_stack <> :this")
 
     def reclaim(self, run: str, *, stack: str) -> Entry:
-        """Makes the entry that of ``stack`` again, which the guard saw begin last; returns the entry as it is then.
+        """Gives the entry back to ``stack``, which the guard saw begin last; returns the new entry.
 
         Raises:
             LostRunError: A later deployment has begun.
@@ -277,7 +281,7 @@ class Ledger:
         return self._update(run, {"stack": stack}, condition=_BEGAN_LAST, this=stack, refused=_late(run))
 
     def missed(self, run: str, parts: Collection[str], *, stack: str, now_s: float) -> None:
-        """Notes that these of a stack's `PARTS` had not been begun at that time.
+        """Records that these of a stack's `PARTS` had not been begun at that time.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -287,7 +291,7 @@ class Ledger:
                          refused=_HeldError())
 
     def saw(self, run: str, *, heartbeat_at_s: float, spent_usd: float, now_s: float) -> None:
-        """Notes the newest heartbeat that the guard has seen, and when, and the most that was spent.
+        """Records the newest heartbeat that the guard has seen, when it saw it, and the highest spending.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -295,7 +299,7 @@ class Ledger:
         self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s, "seen_spent_usd": spent_usd})
 
     def serve(self, run: str, *, now_s: float) -> Entry:
-        """Notes that the guard works on a teardown of the run now; returns the entry as it is then.
+        """Records that the guard is working on a teardown of the run; returns the new entry.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -303,7 +307,7 @@ class Ledger:
         return self._update(run, {"served_at_s": now_s})
 
     def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
-        """Orders that the deployment be taken down, if nobody has; returns the entry with the order that holds.
+        """Orders the deployment's teardown unless it is ordered already; returns the entry with the order that holds.
 
         An order that cannot be read does not hold.
 
@@ -322,7 +326,7 @@ class Ledger:
         return self._update(run, {}, more="#teardown = :order", values={":order": order})
 
     def step_done(self, run: str, step: str, *, stack: str, now_s: float) -> Entry:
-        """Notes when a step of the teardown was done; the first time counts.
+        """Records when a step of the teardown was done; the first call counts.
 
         Raises:
             LostRunError: The order is for a later deployment.
@@ -333,16 +337,16 @@ class Ledger:
             values={":at": _number(now_s)}, condition=_ORDERED, this=stack, refused=_late(run))
 
     def count_failure(self, run: str, *, stack: str) -> int:
-        """Counts one more deletion that failed; returns how many there were.
+        """Counts one more failed deletion; returns the total.
 
-        Raises: As `step_done`.
+        Raises: See `step_done`.
         """
         entry = self._update(run, {}, more="#teardown.#failures = #teardown.#failures + :one",
                              values={":one": _number(1)}, condition=_ORDERED, this=stack, refused=_late(run))
         return entry.order.failures if entry.order else 0
 
     def close(self, run: str, *, stack: str, spent_usd: float, now_s: float) -> None:
-        """Notes what the run has cost when nothing of the deployment is billed any more; its learner writes no more.
+        """Records the run's final cost once the deployment is no longer billed; its learner cannot write after that.
 
         Raises:
             LostRunError: A later deployment has begun.
@@ -354,7 +358,7 @@ class Ledger:
             condition=_NOT_ANOTHERS, this=stack, refused=_late(run))
 
     def tick(self, now_s: float) -> None:
-        """Notes that the guard has looked at every deployment, and has ordered what must end.
+        """Records that the guard has looked at every deployment and has ordered every teardown that is due.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -362,7 +366,7 @@ class Ledger:
         self._update(GUARD_KEY, {"heartbeat_at_s": now_s})
 
     def last_tick_s(self) -> float | None:
-        """When the guard last looked, seconds since 1970; None if it never did.
+        """Returns when the guard last looked, in seconds since 1970; None if it never did.
 
         Raises:
             LedgerError: The ledger cannot be read.
@@ -390,7 +394,7 @@ class Ledger:
     ) -> Entry:
         """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` if it does not.
 
-        In both, ``#name`` is the attribute of that name, unless ``names`` says otherwise, and ``:this`` is ``this``.
+        In both, ``#name`` is the attribute of that name unless ``names`` maps it to another, and ``:this`` is ``this``.
         """
         named = {name: name[1:] for name in re.findall(r"#\w+", f"{more} {condition}")} | {**(names or {})}
         given = {**(values or {}), **({":this": {"S": this}} if ":this" in condition else {})}
@@ -410,7 +414,8 @@ class Ledger:
             except LedgerError as error:
                 if "size" not in message_of(error.__cause__):
                     raise
-                # A learner has filled the item up. Room is made by the same write: none of its own can come between.
+                # A learner has filled the item. Shortening it in the same write leaves no gap for another write of the
+                # learner's.
                 return update({**self._shortened(run), **figures})
         except LedgerError as error:
             if refused is not None and code_of(error.__cause__) == "ConditionalCheckFailedException":
@@ -418,7 +423,7 @@ class Ledger:
             raise
 
     def _shortened(self, run: str) -> dict[str, str | float]:
-        """All that a learner may have written, as it is, but for what is too long; what is no number stays damaged."""
+        """Returns all that a learner may have written, with long texts cut; an unreadable number stays damaged."""
         item = self._call(self._client.get_item, Key=_key(run), ConsistentRead=True).get("Item", {})
 
         def short(name: str) -> str | float:
@@ -441,13 +446,13 @@ class Ledger:
 
 
 def find_ledger(client: Client) -> Ledger | None:
-    """The account's ledger; None if there is no guard.
+    """Returns the account's ledger; None if there is no guard.
 
     Args:
-        client: Of any service.
+        client: Makes boto3 clients by service name.
 
     Raises:
-        AccountError: CloudFormation cannot be asked.
+        AccountError: CloudFormation cannot be reached.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
     outputs = outputs_of(stack or {})
@@ -455,7 +460,7 @@ def find_ledger(client: Client) -> Ledger | None:
 
 
 class _HeldError(Exception):
-    """Somebody was there before."""
+    """The write's condition did not hold."""
 
 
 _NOT_ORDERED = "attribute_not_exists(#teardown) OR #teardown.#stack <> :this"
@@ -478,12 +483,12 @@ def _value(value: str | float) -> dict[str, str]:
 def _number(value: float) -> dict[str, str]:
     if not math.isfinite(value):
         raise LedgerError(f"{value} cannot be written to the ledger")
-    # DynamoDB keeps 38 digits, and refuses exponents beyond 125.
+    # DynamoDB stores 38 digits and refuses exponents beyond 125.
     return {"N": "0" if abs(value) < 1e-100 else repr(value)}
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
-    """What can be read of it; one run's damage must not keep anybody from the others."""
+    """Reads the readable parts of an item: one run's damage must not hide the other runs."""
     damaged: list[str] = []
 
     def read(name: str, kind: str, convert: Callable[[Any], Any]) -> Any:
@@ -505,7 +510,7 @@ def _figure(text: str) -> float:
     """Reads a number.
 
     Raises:
-        ValueError: It is no number, or negative, or so large that what is reckoned from it may be none.
+        ValueError: It is not a number, negative, or so large that sums with it may overflow.
     """
     value = float(text)
     if not 0.0 <= value <= _FIGURE_MAX:

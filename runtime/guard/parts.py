@@ -1,4 +1,4 @@
-"""What a deployment has that costs money, and how each of it is ended: looked at, ended, looked at again."""
+"""A deployment's parts that cost money. Each function checks a part, ends it, and checks again."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
 SERVERLESS_CACHE, REPLICATION_GROUP = "AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"
 
 _INTERFACE = "AWS Lambda VPC ENI-"
-"""What the description of an interface begins with; the name of the function that it was made for follows."""
+"""Prefix of an interface's description; the name of its function follows."""
 _BILLED_STATES = ["pending", "running", "stopping", "stopped"]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Physical names of what a stack has that costs money, or can be told to stop; None for what it has not.
+    """Physical names of a stack's parts that cost money or can be stopped; None for a part it lacks.
 
     Attributes:
-        group: The Auto Scaling group of the learner.
+        group: The learner's Auto Scaling group.
         function, alias: The actors'.
         serverless_cache, replication_group: The cache.
-        machine: ARN of the state machine that has the coordinator invoked.
+        machine: ARN of the state machine that invokes the coordinator.
         others: The coordinator's function, and the learner's.
     """
 
@@ -45,21 +45,21 @@ class Parts:
 
     @property
     def functions(self) -> list[str]:
-        """All of them."""
+        """All of the stack's functions."""
         return [*([self.function] if self.function else []), *self.others]
 
 
 def end_learner(client: Client, parts: Parts) -> str:
-    """Ends the learner's instance, and lets no other take its place; of a coordinator, lets no leg follow.
+    """Ends the learner's instance and prevents a replacement; for a coordinator, prevents another leg.
 
-    A leg that runs cannot be ended: it hears of the order itself, or ends at its time limit.
+    A running leg cannot be ended. It sees the order itself, or ends at its time limit.
 
     Returns:
         What it waits for, for people; empty if the part is gone.
 
     Raises:
         ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be asked.
+        BotoCoreError: AWS cannot be reached.
     """
     if parts.machine is not None:
         return _end_executions(client("stepfunctions"), parts.machine)
@@ -68,7 +68,7 @@ def end_learner(client: Client, parts: Parts) -> str:
     scaling = client("autoscaling")
     groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])["AutoScalingGroups"]
     try:
-        # One that is being deleted has a status, and takes no orders any more.
+        # A group that is being deleted has a status and takes no more orders.
         if any(group[size] for group in groups if not group.get("Status") for size in (
                 "MinSize", "MaxSize", "DesiredCapacity")):
             scaling.update_auto_scaling_group(
@@ -88,14 +88,14 @@ def _end_executions(machines: Any, machine: str) -> str:
 
 
 def find_executions(machines: Any, machine: str) -> list[Mapping[str, Any]] | None:
-    """Executions of a state machine, with ``status``, ``startDate`` and, if they have ended, ``stopDate``.
+    """Returns a state machine's executions, with ``status``, ``startDate`` and, if they have ended, ``stopDate``.
 
     Args:
-        machines: Client of Step Functions.
+        machines: Step Functions client.
         machine: ARN of the state machine.
 
     Returns:
-        None if it is gone: nobody can tell any more.
+        None if the machine is gone, because its executions cannot be listed any more.
     """
     try:
         return list_all(machines, "list_executions", "executions", stateMachineArn=machine)
@@ -115,14 +115,14 @@ def _end_instances(client: Client, group: str) -> str:
 
 
 def end_provisioned(client: Client, parts: Parts) -> str:
-    """Keeps no actor warm any more.
+    """Ends provisioned concurrency.
 
     Returns:
         What it waits for, for people; empty if the part is gone.
 
     Raises:
         ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be asked.
+        BotoCoreError: AWS cannot be reached.
     """
     if parts.function is None or parts.alias is None:
         return ""
@@ -136,14 +136,14 @@ def end_provisioned(client: Client, parts: Parts) -> str:
 
 
 def end_concurrency(client: Client, parts: Parts) -> str:
-    """Lets no actor start any more, nor the coordinator or a learner that is a function.
+    """Prevents new starts of actors, of the coordinator, and of a learner function.
 
     Returns:
         What it waits for, for people; empty if the part is gone.
 
     Raises:
         ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be asked.
+        BotoCoreError: AWS cannot be reached.
     """
     functions = client("lambda")
     waits_for = [name for name in parts.functions if not _is_barred(functions, name)]
@@ -151,7 +151,7 @@ def end_concurrency(client: Client, parts: Parts) -> str:
 
 
 def _is_barred(functions: Any, name: str) -> bool:
-    """Bars a function, if it is not barred or gone; returns whether nothing is left to be done about that."""
+    """Bars a function from starting unless it is barred or gone; returns whether that is done."""
     def reserved() -> int | None:
         found = find(lambda: functions.get_function_concurrency(FunctionName=name))
         return 0 if found is None else found.get("ReservedConcurrentExecutions")
@@ -160,7 +160,7 @@ def _is_barred(functions: Any, name: str) -> bool:
         try:
             functions.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
         except ClientError as error:
-            # An account that may reserve nothing; who starts functions has ended, and they go with the stack.
+            # The account may not reserve anything. Whatever starts functions has ended, and they go with the stack.
             if "UnreservedConcurrentExecution" in message_of(error):
                 return True
             raise
@@ -168,11 +168,11 @@ def _is_barred(functions: Any, name: str) -> bool:
 
 
 def is_there(functions: Any, name: str) -> bool:
-    """Whether a function is there.
+    """Returns whether a function exists.
 
     Args:
-        functions: Client of Lambda.
-        name: The function's.
+        functions: Lambda client.
+        name: The function's name.
     """
     return find(lambda: functions.get_function_concurrency(FunctionName=name)) is not None
 
@@ -180,19 +180,20 @@ def is_there(functions: Any, name: str) -> bool:
 def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
     """Takes the actor function out of the network, so that CloudFormation need not wait for its network interfaces.
 
-    Lambda deletes an interface when no function and no published version uses it, up to 20 minutes later, and with the
-    function's role. So the versions go, and the function gets a role that stays. CloudFormation alone takes 25 to 40
-    minutes (aws-cloudformation/cloudformation-coverage-roadmap#392).
+    That wait would be most of a teardown: 25 to 40 minutes (aws-cloudformation/cloudformation-coverage-roadmap#392).
+    Lambda deletes an interface up to 20 minutes after the last function or published version stops using it, with the
+    function's role. So the versions are deleted, and the function gets a role of the network's stack. Actors do not
+    have that role from the start, because it would admit each experiment's actors to every cache.
 
     Args:
-        role_arn: Of a role that may delete network interfaces and outlives the function; empty if there is none.
+        role_arn: A role that may delete network interfaces and outlives the function; empty if there is none.
 
     Returns:
-        Empty: whatever Lambda is still about, the rest need not wait for it.
+        Empty: later steps need not wait for Lambda.
 
     Raises:
         ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be asked.
+        BotoCoreError: AWS cannot be reached.
     """
     if parts.function is None:
         return ""
@@ -213,14 +214,14 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
 
 
 def find_interfaces(client: Client, parts: Parts) -> str:
-    """What is left of the actor function's place in the network.
+    """Returns which of the actor function's network interfaces are left.
 
     Returns:
         What is left, for people; empty if Lambda has taken the function out and deleted its network interfaces.
 
     Raises:
         ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be asked.
+        BotoCoreError: AWS cannot be reached.
     """
     if parts.function is None:
         return ""
@@ -240,7 +241,7 @@ def end_cache(client: Client, parts: Parts) -> str:
 
     Raises:
         ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be asked.
+        BotoCoreError: AWS cannot be reached.
     """
     caches = client("elasticache")
     waits_for = ""
@@ -256,15 +257,15 @@ def end_cache(client: Client, parts: Parts) -> str:
 
 
 def read_parts(client: Any, stack_id: str) -> Parts:
-    """What a stack has, even if it is gone: CloudFormation remembers for 90 days what it had.
+    """Returns a stack's parts, even if it is gone: CloudFormation remembers them for 90 days.
 
     Args:
-        client: Of CloudFormation.
-        stack_id: Id of the stack, by which one that is gone is found.
+        client: CloudFormation client.
+        stack_id: Id of the stack, which also finds a deleted one.
 
     Raises:
         ClientError: CloudFormation refuses.
-        BotoCoreError: CloudFormation cannot be asked.
+        BotoCoreError: CloudFormation cannot be reached.
     """
     try:
         made = [one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")]
@@ -282,26 +283,26 @@ def read_parts(client: Any, stack_id: str) -> Parts:
 
 
 def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
-    """The resources of a stack that came about, by type, as CloudFormation lists them; of a type the last one.
+    """Returns the resources that a stack has created, by type, as CloudFormation lists them; the last of each type.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
         stack_id: Id of the stack.
 
     Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be asked, or knows no such stack.
+        ClientError or BotoCoreError: CloudFormation cannot be reached, or knows no such stack.
     """
     return {one["ResourceType"]: one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")}
 
 
 def missing_of(client: Any, stack_id: str) -> list[str]:
-    """Those of the ledger's `PARTS` that CloudFormation has not begun to make.
+    """Returns which of the ledger's `PARTS` CloudFormation has not begun to make.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
         stack_id: Id of the stack.
 
-    Raises: As `made_of`.
+    Raises: See `made_of`.
     """
     begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
     kinds = {"learner": {GROUP, MACHINE}, "cache": {SERVERLESS_CACHE, REPLICATION_GROUP}, "provisioned": {ALIAS}}
@@ -309,12 +310,12 @@ def missing_of(client: Any, stack_id: str) -> list[str]:
 
 
 def find_instances(client: Any, tag: str, value: str) -> list[str]:
-    """Ids of the instances with that tag that are billed.
+    """Returns the ids of billed instances with that tag.
 
     Args:
-        client: Of EC2.
+        client: EC2 client.
         tag: The tag's key.
-        value: What the tag says.
+        value: The tag's value.
     """
     found = list_all(client, "describe_instances", "Reservations", Filters=[
         {"Name": f"tag:{tag}", "Values": [value]}, {"Name": "instance-state-name", "Values": _BILLED_STATES}])
@@ -322,7 +323,7 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
 
 
 def _delete_cache(describe: Callable[[], list[Mapping[str, Any]]], delete: Callable[[], Any]) -> str:
-    """Deletes a cache if it is there and lets itself be deleted; returns what is to be waited for."""
+    """Deletes a cache if it exists and its state allows that; returns what to wait for."""
     found = find(describe)
     if not found:
         return ""

@@ -1,4 +1,7 @@
-"""The deployments that an account has, found by the tags of their stacks: whoever made them, and however."""
+"""Finds an account's deployments by the tags of their stacks, however they were made.
+
+The tags are on the stack itself, because the CDK's own tags reach only resources.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ NEVER = (0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Stood:
-    """From when to when the parts of a deployment stood, seconds since 1970; `NEVER` if they never did."""
+    """When each part of a deployment existed (from, until), in seconds since 1970; `NEVER` if it never did."""
 
     learner: tuple[float, float] = NEVER
     cache: tuple[float, float] = NEVER
@@ -26,23 +29,23 @@ class Stood:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardedStack:
-    """One experiment's stack, and the limits that it was deployed with.
+    """One experiment's stack and its limits.
 
     Attributes:
         experiment: Its name.
-        run: ``EXPERIMENT/RUN``, the key of its entry in the ledger.
+        run: ``EXPERIMENT/RUN``, the key of its ledger entry.
         stack: The stack's id.
         name: The stack's name.
-        status: As CloudFormation says it.
-        created_at_s: Since when it costs money, seconds since 1970: not before its creation was executed.
-        budget_usd: Of the whole run; 0 if the tags do not say it.
-        tail_usd: The part of it that is kept for the teardown.
-        burn_usd_per_hour: What exists of it costs at most so much, whether anything is trained or not.
-        floor_usd_per_hour: And at least so much, with the cheapest instance type that may be launched.
-        cache_usd_per_hour, provisioned_usd_per_hour: The cache's and the warm actors' parts of that.
+        status: CloudFormation's status.
+        created_at_s: When it began to cost money, in seconds since 1970; not before its creation was executed.
+        budget_usd: Budget of the whole run; 0 if the tags do not give it.
+        tail_usd: Part of the budget that is kept for the teardown.
+        burn_usd_per_hour: Highest hourly cost of all its parts, even if idle.
+        floor_usd_per_hour: Lowest hourly cost, with the cheapest instance type that may be launched.
+        cache_usd_per_hour, provisioned_usd_per_hour: Shares of the cache and of the warm actors in these.
         lifetime_s: How long it may exist.
-        unreadable: What is wrong with its tags; empty if nothing is.
-        learner_from_s, cache_from_s, provisioned_from_s: From when on each part can have cost money, if that is later.
+        unreadable: Problems with its tags; empty if there are none.
+        learner_from_s, cache_from_s, provisioned_from_s: When each part can have begun to cost money, if later.
     """
 
     experiment: str
@@ -64,20 +67,22 @@ class GuardedStack:
     provisioned_from_s: float = 0.0
 
     def begun(self, entry: Entry | None, looked_at_s: float) -> GuardedStack:
-        """With the times from which it and its parts cost money, instead of that at which somebody prepared it.
+        """Returns the deployment with the times at which it and its parts began to cost money.
 
-        A stack is created with its change set, and begins when somebody executes that: minutes later, or days.
+        A stack is created with its change set, and CreationTime keeps that time even if the change set is executed days
+        later. So the guard uses its own last look before it first saw the stack, when nothing of it existed. That is
+        never too late, exact to a minute, and needs no extra requests or rights.
 
         Args:
-            entry: The ledger's, where that is noted.
-            looked_at_s: When the guard looked last. If it is not noted yet, nothing of it existed then.
+            entry: The ledger's entry, where these times are recorded.
+            looked_at_s: Time of the guard's last look, used if the entry does not have the stack yet.
         """
         began_s = entry.began_s(self.stack) if entry is not None else None
         parts: Mapping[str, Any] = entry.from_s(self.stack) if entry is not None else {}
         return replace(self, created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s), **parts)
 
     def stood(self, learner_until_s: float, cache_until_s: float, provisioned_until_s: float) -> Stood:
-        """From when to when all parts can have stood, if they did until these times, in seconds since 1970."""
+        """Returns the longest times that all parts can have existed, up to these ends, in seconds since 1970."""
         def span(from_s: float, until_s: float) -> tuple[float, float]:
             began_s = max(self.created_at_s, from_s)
             return began_s, max(began_s, until_s)
@@ -86,27 +91,28 @@ class GuardedStack:
                      provisioned=span(self.provisioned_from_s, provisioned_until_s))
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
-        """The most that the run can have cost by ``now_s``, with all deployments before this one; modelled.
+        """Returns the most that the run can have cost by ``now_s``, earlier deployments included; modeled.
 
         Args:
-            entry: The ledger's, as old as it may be: what it does not cover is counted at the burn rate. So a learner
-                that is silent, or whose clock is wrong, is not taken to be cheap.
+            entry: The ledger's entry, however old. Time that it does not cover counts at the burn rate, so a learner
+                that is silent or has a wrong clock does not look cheap.
             now_s: Seconds since 1970.
         """
         return self.cost_usd(entry, self.stood(now_s, now_s, now_s))
 
     def cost_usd(self, entry: Entry | None, stood: Stood) -> float:
-        """The most that the run can have cost, with all deployments before this one, if just that stood of this one.
+        """Returns the most that the run, with earlier deployments, can have cost if this one's parts existed that long.
 
-        What a learner says is not believed below what the guard knows by itself: dollars that were spent stay spent,
-        and what stood has cost at least the price of the cheapest instance type, whatever is said to be covered.
+        A learner's figures cannot go below what the guard knows: dollars once spent stay spent, and parts that existed
+        cost at least the price of the cheapest instance type, even if the learner claims to cover that time. Only the
+        learner reports what actors cost. The function's reserved concurrency and the lifetime bound a false report.
         """
         if entry is None:
             return self._stood_usd(stood, self.created_at_s, self.burn_usd_per_hour)
         covered_until_s, burn_usd_per_hour = self.created_at_s, self.burn_usd_per_hour
         if entry.stack == self.stack:
             covered_until_s = max(covered_until_s, entry.covered_until_s)
-            # What the learner says may be that of another instance, before this one has written.
+            # Until this instance has written, the entry may hold another instance's figure.
             burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
         said_usd = entry.promised_usd + self._stood_usd(stood, covered_until_s, burn_usd_per_hour)
         return max(said_usd, entry.before_usd + self._stood_usd(stood, self.created_at_s, self.floor_usd_per_hour))
@@ -122,7 +128,7 @@ def tags_of_limits(
     *, experiment: str, run: str, budget_usd: float, tail_usd: float, burn_usd_per_hour: float,
     floor_usd_per_hour: float, cache_usd_per_hour: float, provisioned_usd_per_hour: float, lifetime_hours: float,
 ) -> dict[str, str]:
-    """The tags by which a deployment is found, and told how far it may go."""
+    """Returns the tags that identify a deployment and carry its limits."""
     return {EXPERIMENT_TAG: experiment, RUN_TAG: run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
             f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
             f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
@@ -133,25 +139,25 @@ def tags_of_limits(
 
 
 def find_deployments(client: Any) -> list[GuardedStack]:
-    """All deployments of the account and region that have resources, or may still get some; by name.
+    """Returns all deployments of the account and region that have or may get resources, by name.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
 
     Raises:
         ClientError: CloudFormation refuses.
-        BotoCoreError: CloudFormation cannot be asked.
+        BotoCoreError: CloudFormation cannot be reached.
     """
     found = [deployed for stack in all_stacks(client) if (deployed := read_deployment(stack)) is not None]
     return sorted(found, key=lambda one: one.name)
 
 
 def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> GuardedStack | None:
-    """The deployment that such a stack is; None if it is none of ours, or has nothing.
+    """Returns a stack's deployment; None if it is not ours or has no resources.
 
     Args:
-        stack: As ``describe_stacks`` gives it.
-        is_deleted: Read one that has nothing, too.
+        stack: As ``describe_stacks`` returns it.
+        is_deleted: Also read a stack without resources.
     """
     tags = tags_of(stack)
     if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
@@ -166,7 +172,7 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Gu
     experiment, name = tags[EXPERIMENT_TAG], stack["StackName"]
     is_ours = name == stack_name(experiment)
     if not is_ours:
-        # A copy: in the entry of the run that it names it would take the real one's place.
+        # A copy of a stack must not replace the real one in the run's entry.
         problems.append(f"its name is {name}, not {stack_name(experiment)}")
     return GuardedStack(
         experiment=experiment, stack=stack["StackId"],
@@ -180,7 +186,7 @@ def _rounded_up(usd: float) -> str:
 
 
 def _positive(text: str | None) -> float | None:
-    """A number from 0 to what no limit exceeds; None if it is none."""
+    """Reads a number from 0 to the highest allowed limit; None if it is not one."""
     try:
         value = float(text or "")
     except ValueError:

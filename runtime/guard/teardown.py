@@ -1,7 +1,7 @@
-"""How a deployment is ended: one way for everybody and every reason, and gone only when Describe says so.
+"""Ends deployments, in the same way for every caller and reason. One is gone only when Describe says so.
 
-The guard, `python -m runtime stop` and `make destroy` all do what `Teardown` does. It may be interrupted anywhere and
-repeated at any time: each step first looks whether it is done already.
+The guard, `python -m runtime stop` and `make destroy` all use `Teardown`. It may be interrupted anywhere and repeated
+at any time, because each step first checks whether it is already done.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from runtime.guard.times import ALIVE_S, INTERFACES_S, STOP_GRACE_S
 from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
 
 _PASSED_OVER_AFTER_S = 300.0
-"""A step that is refused holds the stack's deletion up no longer."""
+"""After this time, a refused step no longer delays the stack's deletion."""
 _CREATION, _NETWORK, _INTERFACES = "creation", "network", "interfaces"
 _BILL, _STACK, GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 
 
 class Teardown:
-    """Takes deployments down, in an order that ends first what costs most and could start more.
+    """Takes deployments down, beginning with parts that cost the most or could start others.
 
-    1. *stop key*: running actors give up, and a learner that is there puts its results into the bucket;
-    2. *learner*: the only one that starts actors; its group is set to 0 for good, or the execution that has its rounds
-       run is stopped;
+    1. *stop key*: running actors give up, and a live learner uploads its results;
+    2. *learner*: the only one that starts actors; its group is set to 0 for good, or the execution that runs its rounds
+       is stopped;
     3. *provisioned capacity* and 4. *concurrency*: no actor is kept warm, and none can start any more;
-    5. *network*: the function leaves it, which Lambda does while the rest goes on;
-    6. *cache*; 7. *bill*: what all of it has cost in the end, into the ledger;
-    8. *interfaces*: those of the function are gone, so that CloudFormation does not wait for them;
-    9. *stack*: all that is left, which costs next to nothing; tried again for as long as that fails;
-    10. *gone*: nothing of it is found by Describe.
+    5. *network*: the function leaves it, which Lambda does during the next steps;
+    6. *cache*; 7. *bill*: the final cost, into the ledger;
+    8. *interfaces*: wait until the function's interfaces are gone, so that CloudFormation need not;
+    9. *stack*: all that is left, which costs almost nothing; retried until it succeeds;
+    10. *gone*: Describe finds nothing of it.
     """
 
     def __init__(
         self, client: Client, ledger: Ledger, tell: Callable[[str, str], None],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Prepares teardowns; takes nothing down yet.
+        """Prepares teardowns without starting any.
 
         Args:
-            client: Of any service.
-            ledger: Keeps the orders and how far they are.
-            tell: Is told what people should know: a subject and a text.
-            now: Seconds since 1970.
+            client: Makes boto3 clients by service name.
+            ledger: Stores the orders and their progress.
+            tell: Sends people a message: a subject and a text.
+            now: Returns seconds since 1970.
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
 
     def order(self, deployed: GuardedStack, reason: str) -> Entry:
-        """Orders the teardown; from then on the guard does it, whatever becomes of the caller.
+        """Orders the teardown. The guard then completes it even if the caller ends.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -80,7 +80,7 @@ class Teardown:
         return entry
 
     def advance(self, deployed: GuardedStack, entry: Entry) -> str:
-        """Does of an ordered teardown what can be done now; raises and returns as `steps` does in the end."""
+        """Advances an ordered teardown as far as possible now; raises and returns the same as `steps`."""
         steps = self.steps(deployed, entry)
         while True:
             try:
@@ -89,7 +89,7 @@ class Teardown:
                 return str(end.value)
 
     def steps(self, deployed: GuardedStack, entry: Entry) -> Generator[bool, None, str]:
-        """Does of an ordered teardown what can be done now, and pauses before each step.
+        """Advances an ordered teardown as far as possible now, and pauses before each step.
 
         Yields:
             False: it does not wait.
@@ -99,8 +99,8 @@ class Teardown:
 
         Raises:
             LostRunError: The order is for a later deployment.
-            TeardownError: A step failed, or could not be noted; to be tried again. A step that has failed for long is
-                passed over: CloudFormation, which has more rights, may do what it should have done.
+            TeardownError: A step failed or could not be recorded; try again. A step that keeps failing is passed over:
+                CloudFormation, which has more rights, may succeed.
         """
         failures: list[str] = []
         parts = self._read_parts(deployed, failures)
@@ -131,16 +131,16 @@ class Teardown:
             except LostRunError:
                 raise
             except LedgerError as error:
-                # What costs money ends even if nobody can note it.
+                # End what costs money even if the ledger cannot record it.
                 failures.append(f"{name}: {error}")
         if failures:
             raise TeardownError(f"{deployed.name}: {'; '.join(failures)}")
         return waits_for
 
     def _read_parts(self, deployed: GuardedStack, failures: list[str]) -> Parts | None:
-        """None, and one failure more, if it cannot be told."""
+        """Returns the parts; None, with one more failure, if they cannot be read."""
         try:
-            # By now its names may be another deployment's, which is not meant.
+            # Another deployment may use the same names by now and must not be touched.
             if self._is_redeployed(deployed):
                 return Parts()
             return read_parts(self._client("cloudformation"), deployed.stack)
@@ -149,7 +149,7 @@ class Teardown:
             return None
 
     def _note(self, deployed: GuardedStack, entry: Entry, step: str) -> Entry:
-        """Notes when a step was done first; tells people of the last one."""
+        """Records when a step was first done; reports the last step to people."""
         if step in _order(entry).steps:
             return entry
         if step == GONE:
@@ -159,10 +159,10 @@ class Teardown:
     def _steps(
         self, deployed: GuardedStack, entry: Callable[[], Entry], parts: Parts
     ) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The steps by name, in order; ``entry`` gives the entry as it is when a step is taken."""
+        """Yields the steps by name, in order; ``entry`` returns the current entry when a step runs."""
         is_half_made = _CREATION in _order(entry()).steps
         if deployed.status == "CREATE_IN_PROGRESS":
-            # Before anything more of it is made.
+            # Stop CloudFormation before it makes anything more.
             yield _CREATION, lambda: self._end_creation(deployed)
             is_half_made = True
         yield "stop key", lambda: self._stop_actors(deployed, entry(), parts)
@@ -175,8 +175,8 @@ class Teardown:
             yield _BILL, lambda: self._bill(deployed)
         yield _INTERFACES, lambda: self._await_interfaces(deployed, entry(), parts)
         yield _STACK, lambda: self._delete_stack(deployed)
-        # If a step before was refused, it is known only now when nothing was billed any more; if the stack was being
-        # made, what was: CloudFormation may have begun a part that it did not list yet.
+        # If an earlier step was refused, parts were billed until now. If the stack was being made, CloudFormation may
+        # have begun a part that it had not listed.
         yield _BILL, lambda: self._bill(deployed)
         yield GONE, lambda: self._find_rest(deployed, parts)
 
@@ -188,18 +188,18 @@ class Teardown:
         order = _order(entry)
         if "stop key" in order.steps or entry.stack != deployed.stack:
             return ""
-        # One whose stack was not complete has nothing to put away.
+        # A learner whose stack was never complete has nothing to upload.
         is_there = entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S and (
             deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"))
         if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
             return "the learner, which puts its results into the bucket"
-        # One that ends well has told its actors, and taken the event away.
+        # A learner that ends normally has stopped its actors and removed the event.
         if entry.stop_event and parts.alias:
             self._invoke_stop(deployed, parts, entry.stop_event)
         return ""
 
     def _invoke_stop(self, deployed: GuardedStack, parts: Parts, event: str) -> None:
-        """Lets an actor, which can reach the cache, set the stop key."""
+        """Lets an actor set the stop key: the guard is outside the VPC and cannot reach the cache."""
         try:
             answer = self._client("lambda", is_quick=True).invoke(
                 FunctionName=parts.function, Qualifier=parts.alias, Payload=event.encode())
@@ -211,14 +211,14 @@ class Teardown:
                        f"They end at their time limit. {problem[:_ANSWER_CHARACTERS]}")
 
     def _bill(self, deployed: GuardedStack) -> str:
-        """Notes, once, what the run has cost with all that this deployment could still cost; modelled."""
+        """Records, once, the run's cost with all that this deployment could still cost; modeled."""
         entry = self._ledger.get(deployed.run)
         if entry is None or entry.closed_stack == deployed.stack:
             return ""
         if entry.stack != deployed.stack:
             if entry.began_stack != deployed.stack:
                 return ""
-            # Its learner has written another one there, as if this one cost nothing.
+            # Its learner has put another stack's id there, as if this one cost nothing.
             entry = self._ledger.reclaim(deployed.run, stack=deployed.stack)
         steps = {} if _CREATION in _order(entry).steps else _order(entry).steps
         learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
@@ -231,7 +231,7 @@ class Teardown:
         return outputs_of(stack or {}).get(INTERFACES_ROLE_OUTPUT, "")
 
     def _await_interfaces(self, deployed: GuardedStack, entry: Entry, parts: Parts) -> str:
-        """Waits, but not for long: what is left then costs nothing, and Lambda deletes it with a role that stays."""
+        """Waits briefly: after that, leftovers cost nothing, and Lambda deletes them with the network's role."""
         order = _order(entry)
         left = "" if _INTERFACES in order.steps else find_interfaces(self._client, parts)
         if left and self._now() - order.steps.get(_NETWORK, order.ordered_at_s) < INTERFACES_S:
@@ -270,7 +270,7 @@ class Teardown:
                        f"What costs money is gone; the rest is tried again every minute. {problem}")
 
     def _find_rest(self, deployed: GuardedStack, parts: Parts) -> str:
-        """What Describe still finds of it though the stack is gone."""
+        """Returns what Describe still finds after the stack is gone."""
         if self._is_redeployed(deployed):
             return ""
         machines, functions = self._client("ec2"), self._client("lambda")
@@ -279,7 +279,7 @@ class Teardown:
         return f"{', '.join(rest)}, which should be gone" if rest else ""
 
     def _is_redeployed(self, deployed: GuardedStack) -> bool:
-        """Whether another stack of the same name is there by now, whose parts bear the same names."""
+        """Returns whether a newer stack of the same name exists, whose parts have the same names."""
         stack = find_stack(self._client("cloudformation"), deployed.name)
         return stack is not None and stack["StackId"] != deployed.stack
 

@@ -1,4 +1,4 @@
-"""Takes turns: several pieces of work share the time of one tick, so that none waits long for another."""
+"""Takes turns: several teardowns share one tick, so that none waits long for another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 Work = Iterator[bool]
-"""Does one step with each ``next()``, and says whether it now waits for something; it ends when nothing is left."""
+"""Does one step with each ``next()`` and yields whether it is waiting. It ends when nothing is left."""
 
 
 @dataclass
 class _Turn:
-    """One piece of work, how long its steps have taken so far, and when its next one is due."""
+    """One piece of work, the time its steps have taken so far, and when its next step is due."""
 
     work: Work
     used_s: float = 0.0
@@ -22,17 +22,17 @@ def take_turns(
     works: Sequence[Work], *, clock: Callable[[], float], sleep: Callable[[float], None], begin_until_s: float,
     wait_until_s: float, pause_s: float,
 ) -> None:
-    """Lets each do a step at a time; next is always the one that has taken the least time, then the first.
+    """Runs one step at a time, always of the work that has used the least time; the first if tied.
 
-    So work whose steps are slow holds the others up by one of its steps, and after that only takes what they leave.
+    So slow steps delay the others once, and after that only use the time they leave.
 
     Args:
         works: In the order in which they begin.
-        clock: Monotonic seconds.
-        sleep: Waits for that many seconds.
-        begin_until_s: No step begins after this time by the clock; what is left is left to the next tick.
-        wait_until_s: What waits is not looked at again after this time.
-        pause_s: Seconds after which what waits is looked at again.
+        clock: Returns monotonic seconds.
+        sleep: Waits for a number of seconds.
+        begin_until_s: No step begins after this time by the clock. The next tick does the rest.
+        wait_until_s: Waiting work is not checked after this time.
+        pause_s: Seconds between two checks of waiting work.
     """
     turns = [_Turn(work) for work in works]
     while turns and (now_s := clock()) < begin_until_s:

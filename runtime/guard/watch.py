@@ -1,11 +1,11 @@
-"""The guard: looks at every deployment of the account once a minute, and takes down what may not go on.
+"""The guard: looks at all of the account's deployments once a minute and takes down each one that must end.
 
-A Lambda function of a stack of its own, outside what it guards: it works whatever becomes of the learner. It finds
-deployments by their stacks' tags, so that it also knows those that nobody announced, and counts on nothing that a
-learner promises to do: what the ledger does not cover is counted at the price of all that exists.
+It is a Lambda function in a stack of its own, because nothing inside a stack that is being deleted can retry. It finds
+deployments by their stacks' tags, so none has to register. It does not trust a learner's promises: time that the ledger
+does not cover counts at the price of all parts that exist.
 
-It decides about all of them before it acts on any, and the teardowns take turns. So nothing that one run has written,
-and no answer that is long in coming, keeps it from another deployment.
+It decides about every deployment before it acts on any, and teardowns take turns. So neither a run's data nor a slow
+answer keeps it from another deployment.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from runtime.guard.teardown import GONE, Teardown
 from runtime.guard.turns import Work, take_turns
 
 TICK_S = 40.0
-"""What waits in a teardown is looked at again, for so long."""
+"""A tick checks waiting teardowns again for this long."""
 PAUSE_S = 5.0
 ACT_S = 75.0
-"""No step of a teardown begins later in a tick; the longest one, two calls that hang, then still ends within it."""
+"""No step of a teardown begins later in a tick. The longest one, two calls that hang, then still ends in time."""
 LOOKED_AT_ALL = "every deployment was looked at"
-"""What the log says when a tick has decided about all and ordered what must end; an alarm counts these lines."""
+"""Log line after a tick has decided about all deployments and ordered teardowns. An alarm counts these lines."""
 _NAME_CHARACTERS = 100
 _log = logging.getLogger("nitro.guard")
 
 
 class _ForeignStackError(Exception):
-    """An entry of the ledger names what is not a stack of its run."""
+    """A ledger entry names something other than a stack of its run."""
 
 
 @dataclass
 class _Case:
-    """What a tick has to do with one deployment.
+    """A tick's work on one deployment.
 
     Attributes:
         stack: Id of its stack.
         run: Key of its run's entry.
-        entry: The ledger's; None if it knows nothing.
-        report: What is told of it.
-        deployed: None until it is looked up: a stack that is gone.
-        reason: Why it is ended; empty if it may go on.
+        entry: The ledger's entry; None if it has none.
+        report: The deployment's part of the tick's result.
+        deployed: The deployment; None if its stack is gone and not looked up yet.
+        reason: Why it is ended; empty if it may continue.
     """
 
     stack: str
@@ -71,44 +71,44 @@ class _Case:
 
 
 class Guard:
-    """What looks at all deployments once a minute. Two at once, or one twice, do no harm."""
+    """Looks at all deployments once a minute. Concurrent or repeated ticks are harmless."""
 
     def __init__(
         self, client: Client, ledger: Ledger, tell: Callable[[str, str], None], *,
         now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
     ) -> None:
-        """Prepares the guard; looks at nothing yet.
+        """Prepares the guard without looking.
 
         Args:
-            client: Of any service.
-            ledger: Tells what each run has spent, and keeps the orders.
-            tell: Is told what people should know: a subject and a text.
-            now: Seconds since 1970.
-            clock: Monotonic seconds.
-            sleep: Waits for that many seconds.
-            tick_s: Seconds for which a tick looks again at what waits in a teardown.
-            pause_s: Seconds between two looks.
+            client: Makes boto3 clients by service name.
+            ledger: Has each run's spending and stores the orders.
+            tell: Sends people a message: a subject and a text.
+            now: Returns seconds since 1970.
+            clock: Returns monotonic seconds.
+            sleep: Waits for a number of seconds.
+            tick_s: Seconds for which a tick checks waiting teardowns again.
+            pause_s: Seconds between two checks.
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
         self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
         self.teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
-        """Looks at every deployment, orders the end of what may not go on, and then ends what is to end.
+        """Looks at every deployment, orders the teardowns that are due, and then works on them.
 
         Args:
-            is_rehearsed: Only tell what would be done.
+            is_rehearsed: Only report what would be done.
 
         Returns:
             ``at``, and for each experiment ``stack``, ``run``, ``projected_usd``, ``decision`` (why it is taken down;
-            empty if it is not), ``waiting_for`` and, if it could not be dealt with, ``error``. Before them the
-            same for each entry of the ledger that names a stack which is not its run's, or cannot be looked up.
+            empty if it is not), ``waiting_for`` and, if it could not be handled, ``error``. Before them the same for
+            each ledger entry that names a stack which is not its run's or cannot be looked up.
 
         Raises:
             LedgerError: The ledger cannot be used.
             ClientError: CloudFormation refuses.
-            BotoCoreError: CloudFormation cannot be asked.
+            BotoCoreError: CloudFormation cannot be reached.
         """
         began_s, now_s = self._clock(), self._now()
         looked_at_s = self._ledger.last_tick_s() or 0.0
@@ -121,11 +121,11 @@ class Guard:
             for case in cases:
                 self._write(case, now_s)
             if not any("error" in case.report for case in cases):
-                # Of before it asked which stacks there are: what it did not see did not exist then.
+                # The time is from before the list of stacks: a stack that is not in it did not exist then.
                 self._ledger.tick(now_s)
                 _log.info(LOOKED_AT_ALL)
         runs = {one.stack: one.run for one in found}
-        # First what a stack of before has cost, then what has come in its place.
+        # Bill an earlier stack before the one that replaced it.
         gone = [_Case(stack, entry.run, entry) for entry in entries for stack in _unsettled(entry)
                 if runs.get(stack) != entry.run]
         cases = gone + cases
@@ -139,20 +139,20 @@ class Guard:
             case.report for case in sorted(cases, key=lambda case: case.deployed is not None)]}
 
     def _decided(self, deployed: GuardedStack, entry: Entry | None, now_s: float) -> _Case:
-        """Decides, from what is known already: nobody is asked, so nobody can hold it up."""
+        """Decides from known data alone. It makes no requests, so nothing can delay it."""
         case = _Case(deployed.stack, deployed.run, entry, deployed)
         order = entry.order_for(deployed.stack) if entry else None
         try:
             case.report["projected_usd"] = round(deployed.projected_usd(entry, now_s), 6)
             case.reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
         except Exception as error:
-            # Whatever it is, that one is ended: a guard that cannot tell does not look away.
-            case.reason = f"nobody can tell what it may cost: {type(error).__name__}: {error}"
+            # End it on any error: a guard that cannot tell must not look away.
+            case.reason = f"its possible cost is unknown: {type(error).__name__}: {error}"
         case.report["decision"] = case.reason
         return case
 
     def _write(self, case: _Case, now_s: float) -> None:
-        """Writes what was seen and decided. From then on a learner that is there knows that it must end."""
+        """Writes what was seen and decided. From then on, a live learner knows that it must end."""
         deployed, entry = case.deployed, case.entry
         if deployed is None:
             return
@@ -172,7 +172,7 @@ class Guard:
         case.entry = entry
 
     def _act(self, cases: Sequence[_Case], runs: Mapping[str, str], began_s: float, now_s: float) -> None:
-        """Ends what is to end, in turns, what no tick has seen to for longest first; then looks at what is made."""
+        """Works on teardowns in turns, longest-neglected first, then looks at stacks that are being made."""
         waiting = sorted((case for case in cases if case.deployed is None or case.reason),
                          key=lambda case: case.entry.served_at_s if case.entry else 0.0)
         made = [case for case in cases if case.deployed is not None and not case.reason
@@ -188,18 +188,22 @@ class Guard:
         try:
             yield from self._end(case)
         except Exception as error:
-            # Whatever it is: one deployment's trouble must not keep the guard from the others.
+            # On any error: one deployment's trouble must not keep the guard from the others.
             case.fail(error)
 
     def _look_at_parts(self, case: _Case, now_s: float) -> Work:
-        """Notes what of a stack has not been begun at ``now_s``, which was before anybody was asked."""
+        """Records which parts of a stack had not been begun at ``now_s``, a time before the request.
+
+        Each part costs money only from when it is made. The guard records this itself instead of believing the learner.
+        The time is exact to a tick, and a missed tick only makes it earlier.
+        """
         yield False
         try:
             missing = missing_of(self._client("cloudformation"), case.stack)
             if missing:
                 self._ledger.missed(case.run, missing, stack=case.stack, now_s=now_s)
         except AWS_ERRORS as error:
-            # Then it counts from the last time on that somebody looked.
+            # The part then counts from the last successful look.
             _log.warning("what %s has: %s", case.report["stack"], error)
         except Exception as error:
             case.fail(error)
@@ -218,15 +222,16 @@ class Guard:
             entry = self._ledger.get(case.run) or entry
 
     def _look_up(self, case: _Case, runs: Mapping[str, str], *, is_rehearsed: bool) -> bool:
-        """Finds a deployment whose stack is gone, but whose teardown or last dollars nobody has seen to.
+        """Finds a deployment whose stack is gone but whose teardown or final cost is still open.
 
         Args:
-            case: Of an entry of the ledger.
-            runs: Those of the stacks that are there, by the stack's id.
+            case: A case from a ledger entry.
+            runs: Runs of the existing stacks, by stack id.
             is_rehearsed: Whether nothing may be written.
 
         Returns:
-            Whether the stack was the run's; else the entry is settled, and the case reports that.
+            Whether the deployment still needs work. If the stack was not the run's, the entry is settled and the case
+            reports that.
         """
         entry = case.entry
         assert entry is not None, "the entry is what names the stack"
@@ -235,7 +240,7 @@ class Guard:
                 raise _ForeignStackError(f"the ledger's entry of {case.run} names a stack of {runs[case.stack]}")
             deployed = self._find_deleted(case.run, case.stack).begun(entry, 0.0)
         except Exception as error:
-            # A learner can write anything into its entry: that must not keep the guard from the others.
+            # A learner can write anything into its entry; that must not keep the guard from the others.
             case.fail(self._disowned(entry, case.stack, error, is_rehearsed))
             return False
         decided = self._decided(deployed, entry, self._now())
@@ -243,10 +248,10 @@ class Guard:
         return bool(case.reason)
 
     def _find_deleted(self, run: str, stack: str) -> GuardedStack:
-        """The deployment that a stack was.
+        """Returns the deployment of a deleted stack.
 
         Raises:
-            _ForeignStackError: It is no stack, or not one of that run.
+            _ForeignStackError: It is not a stack, or not one of that run.
         """
         problem = f"the ledger's entry of {run} names {stack[:_NAME_CHARACTERS]!r}, which is not a stack of it"
         try:
@@ -265,9 +270,10 @@ class Guard:
         return deployed
 
     def _disowned(self, entry: Entry, stack: str, problem: Exception, is_rehearsed: bool) -> str:
-        """Settles in the ledger what an entry says of a stack that is not its own; returns what is reported.
+        """Settles a ledger entry that names a stack of another run; returns the report.
 
-        What the entry says was spent and reserved stays spent. The run's own stack is then counted from its creation.
+        Dollars that the entry gives as spent and reserved stay spent. The run's own stack is then counted from its
+        creation.
         """
         if isinstance(problem, _ForeignStackError) and not is_rehearsed:
             try:
@@ -282,7 +288,7 @@ class Guard:
 
 
 def _unsettled(entry: Entry) -> list[str]:
-    """Stacks that an entry has something to be done about."""
+    """Returns the stacks for which an entry has something left to do."""
     stacks = {entry.stack} if entry.is_open else set()
     if entry.order and GONE not in entry.order.steps:
         stacks.add(entry.order.stack)
@@ -290,7 +296,7 @@ def _unsettled(entry: Entry) -> list[str]:
 
 
 def _forgotten(run: str, stack: str) -> GuardedStack:
-    """A deployment that CloudFormation does not remember any more."""
+    """Returns a deployment that CloudFormation no longer remembers."""
     name = stack.split("/")[1] if "/" in stack else stack
     return GuardedStack(experiment=run.partition("/")[0], run=run, stack=stack, name=name, status="DELETE_COMPLETE",
                     created_at_s=0.0)

@@ -1,1 +1,1 @@
-"""What looks at deployments and ends them from outside."""
+"""Commands that inspect and end deployments from outside."""

@@ -1,4 +1,4 @@
-"""The coordinator of a deployment without an instance, as Step Functions tells of it."""
+"""Reads the coordinator's state of a deployment without an instance from Step Functions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CAUSE_CHARACTERS = 200
 
 
 def find_coordinator(client: Client, machine: str, now_s: float) -> dict[str, Any]:
-    """What the newest execution of a state machine does, and how many others run beside it.
+    """Returns the state of a state machine's newest execution, and the number of others running.
 
     Args:
-        client: Of any service.
+        client: Makes boto3 clients by service name.
         machine: ARN of the state machine.
         now_s: Seconds since 1970.
 
@@ -29,7 +29,7 @@ def find_coordinator(client: Client, machine: str, now_s: float) -> dict[str, An
         ``failure`` (the last one) and ``others_running``.
 
     Raises:
-        AccountError: Step Functions cannot be asked.
+        AccountError: Step Functions cannot be reached.
     """
     machines = client("stepfunctions")
     found = ask(lambda: find_executions(machines, machine))
@@ -39,7 +39,7 @@ def find_coordinator(client: Client, machine: str, now_s: float) -> dict[str, An
     newest, ended_at = executions[-1], executions[-1].get("stopDate")
     events = pages_of(machines, "get_execution_history", "events", executionArn=newest["executionArn"],
                       maxResults=1000, includeExecutionData=False)
-    # The invocations of legs: what tells the guard is a task, too.
+    # Only legs are Lambda invocations; the task that informs the guard is not.
     legs = [one for one in events if one["type"] == "TaskScheduled"
             and one["taskScheduledEventDetails"]["resourceType"] == "lambda"]
     failed = [one for one in events if one["type"] in ("TaskFailed", "TaskTimedOut")]
@@ -58,14 +58,14 @@ def _failure_text(event: dict[str, Any]) -> str:
 
 
 def coordinator_text(one: dict[str, Any], stack_id: str) -> str:
-    """What `find_coordinator` found, for people.
+    """Returns the result of `find_coordinator` as text for people.
 
     Args:
-        one: That.
-        stack_id: Of the deployment.
+        one: That result.
+        stack_id: The deployment's.
     """
     if one["execution"] is None:
-        return ("nobody has begun it; to begin it: aws stepfunctions start-execution --state-machine-arn "
+        return ("it was not started; to start it: aws stepfunctions start-execution --state-machine-arn "
                 f"{one['machine']} --name {execution_name(stack_id)}")
     parts = [f"execution {one['execution'].rpartition(':')[2]} {one['status']}, begun {ago_text(one['began_s'])}"
              + ("" if one["ended_s"] is None else f", ended {ago_text(one['ended_s'])}")]
@@ -74,5 +74,5 @@ def coordinator_text(one: dict[str, Any], stack_id: str) -> str:
     if one["failures"]:
         parts.append(f"{one['failures']} failed, the last one with {one['failure']}")
     if one["others_running"]:
-        parts.append(f"{one['others_running']} MORE RUN BESIDE IT: the newest leg goes on, the others give way")
+        parts.append(f"{one['others_running']} MORE RUN BESIDE IT: the newest leg continues, the others give way")
     return "; ".join(parts)

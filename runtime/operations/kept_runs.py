@@ -1,4 +1,4 @@
-"""What the results bucket keeps of an experiment's runs, read from anywhere; nothing in the bucket is changed."""
+"""Reads an experiment's runs in the results bucket, from any machine; changes nothing in the bucket."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from runtime.records.files import json_object
 from runtime.records.spent import spent_by_records
 
 _TAIL_BYTES = 2**18
-"""Of a file of lines, so much is read from its end."""
+"""Bytes to read from the end of a file of lines."""
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _NOTHING = ("NoSuchKey", "PreconditionFailed", "InvalidRange")
 """There is no such object, none with that tag, or an empty one."""
 
 
 class KeptError(RunError):
-    """What the bucket keeps is not there, cannot be read, or cannot be put where it was asked for."""
+    """The bucket's files are missing or unreadable, or cannot be stored at the requested place."""
 
 
 @dataclass(frozen=True)
 class KeptFile:
-    """One file that the bucket keeps of a run, as it was listed.
+    """One file of a run in the bucket, as listed.
 
     Attributes:
         name: Below the run's prefix.
         size: In bytes.
-        tag: S3's ETag, without quotes: the MD5 of what was uploaded in one piece.
+        tag: S3's ETag, without quotes: the MD5 of a file that was uploaded in one piece.
         changed_at_s: Seconds since 1970.
     """
 
@@ -54,10 +54,10 @@ class KeptRun:
     """
 
     def __init__(self, client: Any, bucket: str, experiment: str, run: str) -> None:
-        """Names the run; reads nothing yet.
+        """Names the run without reading it.
 
         Args:
-            client: Of S3.
+            client: S3 client.
             bucket: Name of the results bucket.
             experiment: Name of the experiment.
             run: Name of the run.
@@ -81,11 +81,11 @@ class KeptRun:
                 for name, one in names.items()}
 
     def read(self, file: KeptFile) -> bytes | None:
-        """A file's contents as they were listed; None if it was replaced or deleted since.
+        """Returns a file's contents as listed; None if it was replaced or deleted since.
 
         Raises:
             AccountError: It cannot be read.
-            KeptError: What came is not what the bucket has.
+            KeptError: The received data differs from the bucket's.
         """
         data = self._get(file.name, IfMatch=f'"{file.tag}"')
         if data is not None and _MD5.fullmatch(file.tag) and md5_of(data) != file.tag:
@@ -93,7 +93,7 @@ class KeptRun:
         return data
 
     def text(self, name: str) -> str:
-        """A file's text, or the end of a long one; empty if it is not there.
+        """Returns a file's text, or the end of a long one; empty if it does not exist.
 
         Raises:
             AccountError: It cannot be read.
@@ -101,7 +101,7 @@ class KeptRun:
         return (self._get(name, Range=f"bytes=-{_TAIL_BYTES}") or b"").decode(errors="replace")
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """The last whole lines of a file of JSON lines.
+        """Returns the last whole lines of a file of JSON lines.
 
         Raises:
             AccountError: It cannot be read.
@@ -109,7 +109,7 @@ class KeptRun:
         return [row for line in self.text(name).splitlines() if (row := json_object(line))]
 
     def first_line(self, name: str) -> dict[str, Any]:
-        """The first line of a file of JSON lines; empty if there is none.
+        """Returns the first line of a file of JSON lines; empty if there is none.
 
         Raises:
             AccountError: It cannot be read.
@@ -118,7 +118,7 @@ class KeptRun:
         return json_object(data.partition(b"\n")[0])
 
     def record(self, name: str) -> dict[str, Any]:
-        """A JSON file; empty if it is not there, or is none.
+        """Returns a JSON file; empty if it does not exist or is not JSON.
 
         Raises:
             AccountError: It cannot be read.
@@ -140,10 +140,10 @@ class KeptRun:
 
 
 def find_bucket(client: Client) -> str:
-    """The name of the results bucket.
+    """Returns the name of the results bucket.
 
     Raises:
-        AccountError: CloudFormation cannot be asked.
+        AccountError: CloudFormation cannot be reached.
         KeptError: There is none.
     """
     formation = client("cloudformation")
@@ -157,7 +157,7 @@ def find_bucket(client: Client) -> str:
 
 
 def find_runs(client: Client, bucket: str, experiment: str) -> list[KeptRun]:
-    """The experiment's runs in the bucket, by name.
+    """Returns the experiment's runs in the bucket, by name.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -168,7 +168,7 @@ def find_runs(client: Client, bucket: str, experiment: str) -> list[KeptRun]:
 
 
 def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRun | None:
-    """The run of that name, or the only one; None if there are several and none is named.
+    """Returns the run of that name, or the only one; None if there are several and no name is given.
 
     Raises:
         OperationError: There is none.
@@ -185,12 +185,12 @@ def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRu
 
 
 def changed_at_s(files: Mapping[str, KeptFile]) -> float:
-    """When one of a run's files changed last, in seconds since 1970; 0 if there are none."""
+    """Returns the time of the last change to a run's files, in seconds since 1970; 0 if there are none."""
     return max((file.changed_at_s for file in files.values()), default=0.0)
 
 
 def newest_first(runs: Iterable[KeptRun]) -> list[tuple[KeptRun, dict[str, KeptFile]]]:
-    """Runs with their files, those that changed last before the others.
+    """Returns runs with their files, the most recently changed first.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -199,7 +199,7 @@ def newest_first(runs: Iterable[KeptRun]) -> list[tuple[KeptRun, dict[str, KeptF
 
 
 def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """What the run's own records say that it has spent; None if none of them does.
+    """Returns the run's cost according to its own records; None if they do not have it.
 
     Args:
         run: In the bucket.
@@ -213,5 +213,5 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def md5_of(data: bytes) -> str:
-    """The MD5 of some bytes in hexadecimal digits, as S3 tags what is uploaded in one piece."""
+    """Returns the MD5 of some bytes in hexadecimal digits, S3's tag for a file uploaded in one piece."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -1,4 +1,4 @@
-"""What costs money in an account although no stack has it any more: nobody else would find it before the bill does."""
+"""Finds billed resources that belong to no stack. Otherwise only the bill would show them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from runtime.names import (
 from runtime.operations.executions import RUNNING
 
 _INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
-"""All but those that are gone."""
+"""All states except terminated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A resource that no stack has.
+    """A resource that belongs to no stack.
 
     Attributes:
         kind: What it is, for people.
         name: Its id or name.
-        experiment: That it was made for; empty if nothing tells.
+        experiment: Its experiment; empty if unknown.
         detail: Its type, size or state.
-        usd_per_hour: At list price, without what is listed by itself; None if the price is not known.
+        usd_per_hour: At list price, without parts that are listed separately; None if the price is unknown.
         remove: The shell command that removes it.
     """
 
@@ -53,12 +53,12 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Instance:
-    """A learner's instance, whosoever it is.
+    """A learner's instance, with or without a stack.
 
     Attributes:
-        stack: Id of the stack that it was made for; empty if its tags do not tell.
+        stack: Id of the stack that it was made for; empty if its tags do not have it.
         experiment: From its tags.
-        usd_per_hour: With its public address, without its disk; None if the price is not known.
+        usd_per_hour: With its public address, without its disk; None if the price is unknown.
     """
 
     instance_id: str
@@ -70,20 +70,20 @@ class Instance:
 
 
 class Stacks:
-    """Tells whose a resource is."""
+    """Finds the stack that a resource belongs to."""
 
     def __init__(self, stacks: Iterable[Mapping[str, Any]]) -> None:
-        """Looks up the stacks that hold resources.
+        """Looks up the stacks that have resources.
 
         Args:
-            stacks: All of the account and region, as ``describe_stacks`` gives them.
+            stacks: All stacks of the account and region, as ``describe_stacks`` returns them.
         """
         present = [stack for stack in stacks if stack["StackStatus"] not in WITHOUT_RESOURCES]
         self._ids = {stack["StackId"] for stack in present}
         self._names = {stack["StackName"] for stack in present}
 
     def have(self, tags: Mapping[str, str], experiment: str) -> bool:
-        """Whether a stack has the resource: its tags name it, or else the experiment's stack is there."""
+        """Returns whether a stack has the resource: the stack in its tags, or else the experiment's, exists."""
         return self.has_id(tags[STACK_ID_TAG]) if STACK_ID_TAG in tags else self.has_name(stack_name(experiment))
 
     def has_id(self, stack_id: str) -> bool:
@@ -93,15 +93,15 @@ class Stacks:
         return name in self._names
 
     def has_prefix_of(self, name: str) -> bool:
-        """Whether the name is one that CloudFormation made from a stack's."""
+        """Returns whether CloudFormation made this name from a stack's."""
         return any(name.startswith(f"{stack}-") for stack in self._names)
 
 
 def find_instances(client: Client) -> list[Instance]:
-    """All instances of learners that are not gone, by id.
+    """Returns all learners' instances that are not terminated, by id.
 
     Raises:
-        AccountError: EC2 cannot be asked.
+        AccountError: EC2 cannot be reached.
     """
     by_tag = pages_of(client("ec2"), "describe_instances", "Reservations", Filters=[
         {"Name": "tag-key", "Values": [EXPERIMENT_TAG]}, {"Name": "instance-state-name", "Values": _INSTANCE_STATES}])
@@ -114,19 +114,19 @@ def find_instances(client: Client) -> list[Instance]:
 
 
 def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]) -> list[Leftover]:
-    """What costs money and belongs to no stack.
+    """Returns billed resources that belong to no stack.
 
     Args:
-        client: Of any service.
-        stacks: All that there are.
-        instances: As `find_instances` gives them.
+        client: Makes boto3 clients by service name.
+        stacks: All existing stacks.
+        instances: The result of `find_instances`.
 
     Raises:
-        AccountError: A service cannot be asked.
+        AccountError: A service cannot be reached.
     """
     orphans = [one for one in instances if one.state != "shutting-down"
                and not stacks.have({STACK_ID_TAG: one.stack} if one.stack else {}, one.experiment)]
-    # Groups first: they would launch another instance in the place of one that is ended.
+    # Groups first: they would replace an instance that is ended.
     return [*_groups(client("autoscaling"), stacks), *map(_left_instance, orphans),
             *_volumes(client("ec2"), {one.instance_id for one in orphans}),
             *_warm_functions(client("lambda"), stacks), *_caches(client("elasticache"), stacks),
@@ -134,10 +134,10 @@ def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]
 
 
 def find_left_logs(client: Client, stacks: Stacks) -> list[dict[str, Any]]:
-    """Log groups of stacks that are gone: ``name``, ``stored_bytes`` and ``remove`` of each.
+    """Returns the log groups of deleted stacks: ``name``, ``stored_bytes`` and ``remove`` of each.
 
     Raises:
-        AccountError: CloudWatch Logs cannot be asked.
+        AccountError: CloudWatch Logs cannot be reached.
     """
     groups = [group for prefix in (STACK_PREFIX, f"/aws/lambda/{STACK_PREFIX}")
               for group in pages_of(client("logs"), "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)]
@@ -165,7 +165,7 @@ def _left_instance(one: Instance) -> Leftover:
 
 
 def _volumes(client: Any, orphans: set[str]) -> Iterator[Leftover]:
-    """Those that no instance has, or one of the orphans."""
+    """Yields volumes without an instance, or attached to an orphan."""
     found = pages_of(client, "describe_volumes", "Volumes", Filters=[{"Name": "tag-key", "Values": [EXPERIMENT_TAG]}])
     for volume in found:
         tags = tags_of(volume)
@@ -180,7 +180,7 @@ def _volumes(client: Any, orphans: set[str]) -> Iterator[Leftover]:
 
 
 def _groups(client: Any, stacks: Stacks) -> Iterator[Leftover]:
-    """Those that launch instances, or may."""
+    """Yields groups that launch instances, or may."""
     for group in pages_of(client, "describe_auto_scaling_groups", "AutoScalingGroups"):
         name, tags = group["AutoScalingGroupName"], tags_of(group)
         if not (EXPERIMENT_TAG in tags or fnmatch.fnmatchcase(name, f"{STACK_PREFIX}*{LEARNER_SUFFIX}")):
@@ -225,7 +225,7 @@ def _warm(function: Mapping[str, Any], experiment: str, warm: Mapping[str, Any])
 
 
 def _executions(client: Client, stacks: Stacks) -> Iterator[Leftover]:
-    """Those that invoke one leg of a coordinator after the other."""
+    """Yields executions that invoke a coordinator's legs."""
     machines = client("stepfunctions")
     for machine in pages_of(machines, "list_state_machines", "stateMachines"):
         name, arn = machine["name"], machine["stateMachineArn"]
@@ -239,7 +239,7 @@ def _executions(client: Client, stacks: Stacks) -> Iterator[Leftover]:
         experiment = tags.get(EXPERIMENT_TAG, name.removeprefix(STACK_PREFIX).removesuffix(COORDINATOR_SUFFIX))
         if stacks.have(tags, experiment):
             continue
-        # It has the same name. Nothing but failures follow each other if it is gone.
+        # The function has the same name. If it is gone, the execution only repeats failures.
         function = ask_if_there(partial(client("lambda").get_function_configuration, FunctionName=name))
         prices = PRICES.functions.get((function or {}).get("Architectures", ["x86_64"])[0])
         for one in running:
@@ -272,7 +272,7 @@ def _caches(client: Any, stacks: Stacks) -> Iterator[Leftover]:
 
 
 def _experiment_of_cache(client: Any, name: str, arn: str, stacks: Stacks) -> str | None:
-    """None if it is none of ours, or a stack has it."""
+    """Returns the experiment; None if the cache is not ours, or a stack has it."""
     if not fnmatch.fnmatchcase(name, f"{CACHE_PREFIX}*"):
         return None
     tags = ask_if_there(lambda: tags_of({"Tags": client.list_tags_for_resource(ResourceName=arn)["TagList"]}))

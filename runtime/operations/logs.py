@@ -1,4 +1,4 @@
-"""``python -m runtime logs``: what a deployment logs, or what the bucket kept of it."""
+"""``python -m runtime logs``: shows a deployment's logs, or the bucket's copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Report = Callable[[str], None]
 
 POLL_S = 3.0
 _LATE_EVENTS_S = 60.0
-"""Log events may arrive so much later than others of the same time."""
+"""How much later a log event may arrive than others of the same time."""
 _EVENTS_SHOWN, _BOOT_LINES_SHOWN = 20, 25
 
 
@@ -27,21 +27,21 @@ def show_logs(
     client: Client, experiment: str, report: Report, *, of_actors: bool, since_s: float, is_following: bool,
     now: Callable[[], float], sleep: Callable[[float], None],
 ) -> None:
-    """Tells a deployment's log events, the oldest first; if its stack is gone, what the bucket kept instead.
+    """Shows a deployment's log events, oldest first; if its stack is gone, the bucket's copy.
 
     Args:
-        client: Of any service.
+        client: Makes boto3 clients by service name.
         experiment: Name of the experiment.
-        report: Is told each line.
-        of_actors: The events of the actor function, not the learner's.
+        report: Receives each line.
+        of_actors: Show the actor function's events, not the learner's.
         since_s: How far back to begin, in seconds.
-        is_following: Whether to go on until the stack is gone.
-        now: Seconds since 1970.
-        sleep: Waits for that many seconds.
+        is_following: Whether to continue until the stack is gone.
+        now: Returns seconds since 1970.
+        sleep: Waits for a number of seconds.
 
     Raises:
         OperationError: There is nothing.
-        AccountError: AWS cannot be asked.
+        AccountError: AWS cannot be reached.
     """
     formation = client("cloudformation")
     stack = ask(lambda: find_stack(formation, STACK_PREFIX + experiment))
@@ -72,10 +72,10 @@ def _is_there(formation: Any, stack_id: str) -> bool:
 
 
 class _Tail:
-    """One log group's events, each once.
+    """One log group's events, each shown once.
 
     Attributes:
-        shown: How many events were told.
+        shown: Number of events shown.
     """
 
     def __init__(self, client: Any, group: str, report: Report, *, since_ms: int) -> None:
@@ -84,10 +84,10 @@ class _Tail:
         self.shown = 0
 
     def show(self) -> bool:
-        """Tells what is new; False if the group is gone.
+        """Shows new events; returns False if the group is gone.
 
         Raises:
-            AccountError: CloudWatch Logs cannot be asked.
+            AccountError: CloudWatch Logs cannot be reached.
         """
         events = ask_if_there(lambda: list_all(self._client, "filter_log_events", "events", logGroupName=self._group,
                                                startTime=self._since_ms))
@@ -96,7 +96,7 @@ class _Tail:
         for event in sorted(events, key=lambda event: event["timestamp"]):
             if event["eventId"] not in self._seen:
                 self._tell(event)
-        # Late ones are looked for again; what is older than that need not be remembered.
+        # Late events are searched for again. Ids of older events can be forgotten.
         newest_ms = max((event["timestamp"] for event in events), default=self._since_ms)
         self._since_ms = max(self._since_ms, newest_ms - int(1000 * _LATE_EVENTS_S))
         self._seen = {event["eventId"]: event["timestamp"] for event in events if event["timestamp"] >= self._since_ms}
@@ -109,10 +109,10 @@ class _Tail:
 
 
 def show_kept(client: Client, experiment: str, report: Report) -> None:
-    """Tells what the bucket has of the experiment's newest run: failures to boot, its end, and its last events.
+    """Shows the bucket's copy of the experiment's newest run: boot failures, its end, and its last events.
 
     Raises:
-        OperationError: It has nothing.
+        OperationError: There is none.
         AccountError: The bucket cannot be read.
     """
     runs = find_runs(client, find_bucket(client), experiment)

@@ -1,4 +1,4 @@
-"""``python -m runtime report-problem``: one file with what others need to find out why a deployment failed."""
+"""``python -m runtime report-problem``: collects what others need to diagnose a failed deployment in one file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from runtime.records import layout
 
 Answer = TypeVar("Answer")
 _STREAMS, _EVENTS, _RUNS = 20, 1000, 3
-"""So many newest log streams of a group, events of a stream, and runs of an experiment are in it."""
+"""Most log streams of a group, events of a stream, and runs of an experiment in the report; the newest of each."""
 _KEPT = (layout.CONFIG, layout.PRICES, layout.ROUNDS, layout.EVENTS, layout.SUMMARY, layout.LEDGER, layout.ENDED,
          layout.REFUSED)
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "CACHE_PASSWORD", "WANDB_API_KEY")
 _HIDDEN = (
     (re.compile(r"(?:AKIA|ASIA)[A-Z0-9]{16}", re.IGNORECASE), "ACCESS-KEY"),
-    # A password may hold slashes, but a port is no password, nor is what follows a path's @.
+    # A password may contain slashes. A port is not a password, nor is text after an @ in a path.
     (re.compile(r'://(?:[^/\s:@"<>]{0,200}:[^\s"<>]{1,500}|[^/\s@"<>]{1,300})@'), "://CREDENTIALS@"),
     (re.compile(r"""(authorization\\{0,8}["']?\s{0,9}[=:]\s{0,9}\\{0,8}["']?)[^\r\n"'\\]+""", re.IGNORECASE),
      r"\1SECRET"),
@@ -52,14 +52,13 @@ _NO_SECRET = re.compile(r"(?:null|none|true|false)[\])},;]*", re.IGNORECASE)
 _COUNT = re.compile(r"[\d.]{1,12}[\])},;]*")
 _BOOT_FILE = re.compile(r"boot/\w[\w.-]{0,199}", re.ASCII)
 _RUN = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
-_README = """What python -m runtime report-problem found, for whoever looks into it.
+_README = """The results of python -m runtime report-problem.
 
-Replaced are the account's number, access keys, users and passwords in URLs, mail addresses, the values of
-{variables}, what follows Authorization in a
-header, and values whose name has one of these words in it (secret, token, password, passwd, signature, api_key), but
-for numbers of tokens. A secret without such a name is not known as one, and stays. problems.txt says what could not be
-read. Look through it before you send it. Otherwise the experiment, its events and its logs are as they were, and an
-environment may print anything.
+Look through these files before you send them. The report replaces the account's number, access keys, users and
+passwords in URLs, mail addresses, the values of {variables},
+Authorization headers, and values whose name contains one of these words: secret, token, password, passwd, signature,
+api_key (but not numbers of tokens). Other secrets are not recognized. The experiment, its events and its logs are
+otherwise unchanged, and an environment may print anything. problems.txt lists what could not be read.
 """
 
 
@@ -72,7 +71,7 @@ class _Stack:
 
     @property
     def folder(self) -> str:
-        """A deployment's name is used again and again; the end of its id is not."""
+        """The stack's folder: deployments reuse a name, so it includes the end of the id."""
         return f"stacks/{self.described['StackName']}-{str(self.described['StackId']).rpartition('/')[2][:8]}"
 
     def texts(self) -> dict[str, str]:
@@ -83,12 +82,12 @@ class _Stack:
 def write_report(
     client: Client, experiment: str, path: Path, *, account: str, region: str, version: str, now_s: float
 ) -> list[str]:
-    """Gathers what AWS and the bucket know of an experiment, without secrets; what cannot be read is named in it.
+    """Collects AWS' and the bucket's data about an experiment without secrets, and lists what cannot be read.
 
     Args:
-        client: Of any service.
+        client: Makes boto3 clients by service name.
         experiment: Name of the experiment.
-        path: The ZIP file to write; it must not be there yet.
+        path: The ZIP file to write; it must not exist.
         account: Number of the client's account.
         region: The client's.
         version: This program's.
@@ -98,7 +97,7 @@ def write_report(
         The names of the files in it.
 
     Raises:
-        RunError: The file is there already, or cannot be written.
+        RunError: The file already exists, or cannot be written.
     """
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -136,7 +135,7 @@ def write_report(
     except FileExistsError:
         raise RunError(f"--out {path}: is there already; name another file") from None
     except OSError as error:
-        # Half a file would be in the way of the next attempt.
+        # A partial file would block the next attempt.
         with suppress(OSError):
             path.unlink()
         raise RunError(f"--out {path}: cannot be written: {error.strerror or error}") from None
@@ -147,7 +146,7 @@ def hidden(text: str, account: str) -> str:
     """Returns a text in which secrets, mail addresses and the account's number are replaced.
 
     Args:
-        text: Anything that AWS or a run said.
+        text: Any text from AWS or a run.
         account: Number of the account.
     """
     for name in _SECRET_VARIABLES:
@@ -169,13 +168,13 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _earlier_stacks(client: Client, experiment: str) -> list[str]:
-    """Those that the ledger still names; they can be asked by id."""
+    """Returns the stacks in the ledger, which can be looked up by id."""
     ledger = find_ledger(client)
     return [entry.stack for entry in ledger.entries() if entry.run.partition("/")[0] == experiment] if ledger else []
 
 
 def _read_stack(client: Client, name: str) -> _Stack | None:
-    """A stack by its name or id; None if CloudFormation does not know it."""
+    """Returns a stack by its name or id; None if CloudFormation does not know it."""
     formation = client("cloudformation")
     described = ask(lambda: find_stack(formation, name))
     if described is None:
@@ -189,7 +188,7 @@ def _stack_events(client: Client, stack: _Stack) -> dict[str, str]:
 
 
 def _logs(client: Client, stack: _Stack) -> dict[str, str]:
-    """The newest events of its log groups that are still there."""
+    """Returns the newest events of its existing log groups."""
     logs = client("logs")
     found = {}
     for group in present(stack.resources, "AWS::Logs::LogGroup"):
@@ -208,7 +207,7 @@ def _events(logs: Any, group: str, stream: str) -> str:
 
 
 def _quotas(client: Client) -> dict[str, Any]:
-    """Those that a deployment can meet; of one that the account does not tell, why not."""
+    """Returns the quotas that a deployment can reach; for an unreadable one, the reason."""
     limits = ask(lambda: client("lambda").get_account_settings())["AccountLimit"]
     quotas = client("service-quotas")
 
@@ -223,9 +222,9 @@ def _quotas(client: Client) -> dict[str, Any]:
 
 
 def _kept(client: Client, experiment: str) -> dict[str, str]:
-    """What the bucket has of its newest runs, but for checkpoints and policies; of a long file, the end.
+    """Returns the bucket's files of its newest runs, without checkpoints and policies; long files are cut to their end.
 
-    A learner could have put anything there: names that lead elsewhere are left out.
+    A learner can write anything there, so names that lead elsewhere are left out.
     """
     runs = [run for run in find_runs(client, find_bucket(client), experiment) if _RUN.fullmatch(run.run)]
     return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest_first(runs)[:_RUNS] for name in files

@@ -1,4 +1,4 @@
-"""What an AWS account allows, asked before anything in it costs money."""
+"""Checks an AWS account's limits before anything in it costs money."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runtime.errors import ExperimentError
 from runtime.names import BOOTSTRAP_QUALIFIER, LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
 
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
-"""Statuses of a stack that has no resources: a deployment makes it anew."""
+"""Statuses of a stack without resources, which a deployment creates again."""
 _ZONES = 3
 _UNFIT_ZONE = "use1-az3"
 """It has no Lambda, no ElastiCache Serverless and no recent GPUs; its letter differs from account to account."""
@@ -24,27 +24,25 @@ VCPU_QUOTAS = {
     ("on_demand", _GRAPHICS): "L-DB2E81BA", ("spot", _GRAPHICS): "L-3819A6DF",
     ("on_demand", _TRAINING): "L-417A185B", ("spot", _TRAINING): "L-7212CCBC",
 }
-"""Codes of EC2's service quotas: vCPUs that may run at once, by how they are bought and by family."""
+"""Codes of EC2's quotas for running vCPUs, by market and family."""
 _SERIES = {_STANDARD: ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), _GRAPHICS: ("g", "gr", "vt"),
            _TRAINING: ("p",)}
-"""What an instance type's name begins with; dl, hpc, inf, trn, x and others have quotas of their own."""
+"""Prefixes of instance type names; dl, hpc, inf, trn, x and others have their own quotas."""
 _FREE_TIER_REGION = "us-east-1"
 """The only region of the Free Tier API."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What the account of the present credentials allows in one region.
+    """Limits of the current credentials' account in one region.
 
     Attributes:
         account_id: Number of the account.
         region: The region.
         actor_concurrency: Concurrent executions that no function has reserved.
-        zones: Names of the network's availability zones: those that it has, or else shall have.
-        vcpus: By instance type, its own vCPUs and those that the quota of its family allows; none where the learner is
-            no instance.
-        plan: Remark for people on AWS' Free plan: that the account is on it, or that AWS could not be asked. Empty if
-            it is not.
+        zones: Names of the network's availability zones, existing or planned.
+        vcpus: By instance type, its own vCPUs and its family's quota; empty if the learner is not an instance.
+        plan: Remark for people that the account is on AWS' Free plan, or that AWS could not be asked. Otherwise empty.
     """
 
     account_id: str
@@ -56,22 +54,22 @@ class Account:
 
     @property
     def usable_types(self) -> list[str]:
-        """The instance types of which one fits into its quota."""
+        """Instance types that fit their quota."""
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
 def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str, qualifier: str) -> Account:
-    """Asks the account, and checks that the experiment's image and the CDK's own resources are there.
+    """Reads the account's limits, and checks that the experiment's image and the CDK's own resources exist.
 
     Args:
-        session: Of the account and region.
+        session: Session of the account and region.
         experiment: Resolved.
-        stack: Name of the experiment's stack, which must not be there yet.
-        qualifier: What the names of the CDK's own resources have in them.
+        stack: Name of the experiment's stack, which must not exist yet.
+        qualifier: Qualifier in the names of the CDK's own resources.
 
     Raises:
-        AccountError: There are no usable credentials, the stack is there, something is missing, the account's plan
-            does not start an instance type, or not one of the types fits its quota; the text says what to do.
+        AccountError: There are no usable credentials, the stack exists, something is missing, the account's plan does
+            not start an instance type, or none of the types fits its quota; the text says what to do.
     """
     account_id = identify(session)
     _check_not_deployed(session, stack)
@@ -98,10 +96,10 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
 
 
 def vcpu_quota(instance_type: str, market: str) -> str:
-    """Code of the service quota that bounds this type's vCPUs.
+    """Returns the code of the service quota for this type's vCPUs.
 
     Raises:
-        ExperimentError: Its family has a quota that is not known here.
+        ExperimentError: Its family's quota is unknown.
     """
     family = next((family for family, known in _SERIES.items() if series(instance_type) in known), None)
     if family is None:
@@ -114,7 +112,7 @@ def _check_not_deployed(session: Session, stack: str) -> None:
     """Checks that there is no such stack yet.
 
     Raises:
-        AccountError: An update would neither replace the learner nor be undone if it does not come up.
+        AccountError: The stack exists. An update would not replace the learner, and a failed start would not be undone.
     """
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
     if found and found["StackStatus"] == "DELETE_IN_PROGRESS":
@@ -122,17 +120,17 @@ def _check_not_deployed(session: Session, stack: str) -> None:
                            "it and says when it is gone. Nothing else has to be waited for")
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
         raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "
-                           "results stay, and the run goes on from them")
+                           "results stay, and the run continues from them")
 
 
 def _free_plan(session: Session) -> tuple[bool, str]:
-    """Whether the account is on AWS' Free plan, as far as AWS tells; and a remark for people, empty if it is not."""
+    """Returns whether the account is on AWS' Free plan, if known, and a remark for people, empty if not."""
     client = session.client("freetier", region_name=_FREE_TIER_REGION, config=QUICK)
     try:
         found = ask_if_there(client.get_account_plan_state)
     except AccountError as error:
         return False, (f"whether it is on AWS' Free plan, which starts few instance types, could not be asked: {error}")
-    # Accounts of before July 2025 have no plan.
+    # Accounts from before July 2025 have no plan.
     if found is None or found["accountPlanType"] != "FREE":
         return False, ""
     credits, end = found.get("accountPlanRemainingCredits"), found.get("accountPlanExpirationDate")
@@ -142,7 +140,7 @@ def _free_plan(session: Session) -> tuple[bool, str]:
 
 
 def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, image: str) -> None:
-    """Checks that an account on the Free plan may start these types, with this image.
+    """Checks that an account on the Free plan may start these types with this image.
 
     Raises:
         AccountError: It may not; the text names a type that it may start.
@@ -155,7 +153,7 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
     fitting = [name for name in eligible if processor(name) == processor(names[0])]
     others = "or the Paid plan (Billing and Cost Management, Upgrade plan)"
     if refused:
-        # What bursts is slow once its credits are used up.
+        # Burstable types are slow once their credits are used up.
         best = min(fitting or eligible, key=is_burstable, default=None)
         raise AccountError(
             f"learner.instance_types: this account's Free plan does not start {', '.join(refused)}, but in "
@@ -174,12 +172,12 @@ def _concurrency(session: Session) -> int:
 
 
 def _zones(session: Session) -> tuple[str, ...]:
-    """Those of the network as it was made, in its order, since subnets cannot move; without one, by lasting id."""
+    """Returns the network's zones in their order, since subnets cannot move; without a network, by permanent id."""
     client = session.client("ec2")
     subnets = ask(lambda: client.describe_subnets(Filters=[
         {"Name": f"tag:{STACK_NAME_TAG}", "Values": [NETWORK_STACK]}]))["Subnets"]
     if subnets:
-        # By their names in the template, which the CDK numbers by zone.
+        # Sorted by their names in the template, which the CDK numbers by zone.
         subnets.sort(key=lambda subnet: tags_of(subnet)[LOGICAL_ID_TAG])
         return tuple(dict.fromkeys(subnet["AvailabilityZone"] for subnet in subnets))
     zones = ask(lambda: client.describe_availability_zones(Filters=[
@@ -204,7 +202,7 @@ def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, t
 
 
 def _check_parameter(session: Session, name: str, problem: str) -> str:
-    """The value of an SSM parameter.
+    """Returns the value of an SSM parameter.
 
     Raises:
         AccountError: There is none of that name.

@@ -1,4 +1,4 @@
-"""``python -m runtime reconcile``: AWS' bill of a run, a day later, beside what the run itself counted."""
+"""``python -m runtime reconcile``: compares AWS' bill of a run, a day later, with the run's own count."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SMALLEST_USD = 0.00005
 
 
 def find_entry(client: Client, run: KeptRun, experiment: str) -> Entry | None:
-    """What the guard's ledger holds of a run; None if there is neither.
+    """Returns the guard's ledger entry of a run; None if there is no guard or no entry.
 
     Raises:
-        AccountError: AWS cannot be asked.
+        AccountError: AWS cannot be reached.
         LedgerError: The ledger cannot be read.
     """
     ledger = find_ledger(client)
@@ -36,20 +36,20 @@ def find_entry(client: Client, run: KeptRun, experiment: str) -> Entry | None:
 def run_days(
     run: KeptRun, entry: Entry | None, now_s: float
 ) -> tuple[datetime.date, datetime.date, float | None]:
-    """The first and the last day, by UTC, that AWS may bill for a run, and how long ago it ended, if it has.
+    """Returns the first and last UTC day that AWS may bill for a run, and how long ago it ended, if it has.
 
     Raises:
         AccountError: The bucket cannot be read.
-        OperationError: Nothing tells.
+        OperationError: There is no record of when it began.
     """
     files = run.files()
     if not files:
-        raise OperationError(f"{run.url} is empty: nothing tells when the run began")
+        raise OperationError(f"{run.url} is empty: it is unknown when the run began")
     began_s = _moment(run.first_line(layout.EVENTS).get("time"))
     began_s = min(file.changed_at_s for file in files.values()) if began_s is None else began_s
     ended_s = _moment(run.record(layout.ENDED).get("ended_at"))
     if ended_s is None and entry is not None and entry.closed_stack and not entry.is_open:
-        # Its learner never said so: it was silent, or a state machine ended the run.
+        # Its learner did not record an end: it was silent, or a state machine ended the run.
         ended_s = entry.covered_until_s
     today = _day(now_s)
     last = today if ended_s is None else min(_day(ended_s) + datetime.timedelta(days=1), today)
@@ -57,7 +57,7 @@ def run_days(
 
 
 def counted(run: KeptRun, entry: Entry | None) -> tuple[float | None, str]:
-    """What the run itself counted, in dollars, and where that stands.
+    """Returns the run's own count, in dollars, and its source.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -70,21 +70,21 @@ def counted(run: KeptRun, entry: Entry | None) -> tuple[float | None, str]:
 def ask_bill(
     client: Any, experiment: str, run: str, *, first: datetime.date, last: datetime.date
 ) -> dict[str, Any]:
-    """What AWS bills for all that bears the run's tags.
+    """Returns AWS' bill for all resources with the run's tags.
 
     Args:
-        client: Of Cost Explorer.
+        client: Cost Explorer client.
         experiment: Name of the experiment.
         run: Name of the run.
-        first: The first day, by UTC.
-        last: The last day, by UTC, which is included.
+        first: The first UTC day.
+        last: The last UTC day, inclusive.
 
     Returns:
         ``usd``, ``services`` (dollars by service, and under ``usage`` the dollars, the amount and its unit by usage
         type), ``is_estimated`` (AWS may still change it), ``is_empty``, ``days``, ``requests``.
 
     Raises:
-        AccountError: Cost Explorer cannot be asked.
+        AccountError: Cost Explorer cannot be reached.
     """
     days, requests = _days(client, experiment, run, first, last)
     services: dict[str, dict[str, Any]] = defaultdict(lambda: {"usd": 0.0, "usage": {}})
@@ -125,13 +125,13 @@ def _days(
 def bill_lines(
     bill: Mapping[str, Any], *, run: str, counted_usd: float | None, counted_by: str, ended_s_ago: float | None
 ) -> list[str]:
-    """The bill beside what the run counted, for people.
+    """Returns the bill next to the run's own count, for people.
 
     Args:
-        bill: As `ask_bill` gives it.
+        bill: The result of `ask_bill`.
         run: ``EXPERIMENT/RUN``.
-        counted_usd: What the run itself counted; None if nobody knows any more.
-        counted_by: Where that stands.
+        counted_usd: The run's own count; None if unknown.
+        counted_by: Its source.
         ended_s_ago: None if the run has not ended.
     """
     lines = [f"{run}, {bill['days']} (UTC); Cost Explorer was asked {bill['requests']} times at ${REQUEST_USD:.2f}"
@@ -146,7 +146,7 @@ def bill_lines(
                   for name, one in _dearest(found["usage"])]
     lines += ["", f"{'AWS (measured)'.ljust(width + 2)} {_dollars(bill['usd'])}"]
     if counted_usd is None:
-        lines.append("ours: nothing tells any more what the run counted")
+        lines.append("ours: the run's own count is lost")
     else:
         lines += [f"{'ours (modelled)'.ljust(width + 2)} {_dollars(counted_usd)}  {counted_by}",
                   f"{'difference'.ljust(width + 2)} {_dollars(bill['usd'] - counted_usd, sign='+')}"
@@ -155,7 +155,7 @@ def bill_lines(
 
 
 def _dearest(usage: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """All that cost something, the dearest first."""
+    """Returns all usage with a cost, the most expensive first."""
     return sorted(((name, one) for name, one in usage.items() if abs(one["usd"]) >= _SMALLEST_USD),
                   key=lambda pair: -pair[1]["usd"])
 
@@ -191,7 +191,7 @@ def _day(at_s: float) -> datetime.date:
 
 
 def _moment(text: Any) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time; None if it is none."""
+    """Returns an ISO 8601 time in seconds since 1970; None if it is not one."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""``python -m runtime results``: lists the runs that the bucket keeps, and downloads one of them."""
+"""``python -m runtime results``: lists the runs in the bucket, and downloads one of them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 
 _NOT_RESULTS = ("cache-credential.json", "launches/", "boot/", layout.REPORT)
-"""A learner could have put any script into its report: it is made anew here."""
+"""Not downloaded. A learner could have put any script into its report, so it is made again here."""
 _CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _TRIES = 5
 
 
 def results_lines(runs: Iterable[KeptRun]) -> list[str]:
-    """A table of runs, for people.
+    """Returns a table of runs, for people.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -44,7 +44,7 @@ def results_lines(runs: Iterable[KeptRun]) -> list[str]:
 
 
 def _row(run: KeptRun) -> tuple[str, ...]:
-    """A run's row. A learner could have put anything into its records: odd ones are told of this run alone."""
+    """Returns a run's row. A learner can write anything, so invalid records only mark this run as damaged."""
     try:
         rows, summary = run.rows(layout.ROUNDS), run.record(layout.SUMMARY)
         values = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
@@ -59,7 +59,7 @@ def _row(run: KeptRun) -> tuple[str, ...]:
 
 
 def _ended(summary: Mapping[str, Any], ended: Mapping[str, Any], refused: Mapping[str, Any]) -> str:
-    """Why a run ended; empty if its records do not tell.
+    """Returns why a run ended; empty if its records do not say.
 
     Raises:
         TypeError: The reason is not a text.
@@ -72,7 +72,7 @@ def _ended(summary: Mapping[str, Any], ended: Mapping[str, Any], refused: Mappin
 
 
 def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) -> list[str]:
-    """How to look at a downloaded run, and how to go on with it, here or in AWS.
+    """Returns instructions for a downloaded run: how to evaluate it, and how to continue it here or in AWS.
 
     Args:
         run: In the bucket.
@@ -87,10 +87,10 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     lines = [f"evaluate it:      python -m runtime evaluate {here}"] if (out / layout.POLICY).exists() else []
     config = out / layout.CONFIG
     if not config.exists():
-        return [*lines, "it cannot be gone on with: it was never begun"]
+        return [*lines, "it cannot be continued: it was never begun"]
     if file:
         with suppress(ExperimentError):
-            # Kinds that the user's own file names by import path are known then.
+            # Registers kinds that the user's own file names by import path.
             load_experiment(file)
     try:
         stored = load_experiment(config, is_of_run=True)
@@ -100,44 +100,44 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
         lines.append("                  (its environment is code, which a download does not bring: name your own with "
                      "--environment ID, or --set environment.id=ID for train)")
     if stored.callbacks:
-        lines.append("                  (its callbacks are code, too: if you trust the run, --trust of train)")
+        lines.append("                  (its callbacks are also code: if you trust the run, --trust of train)")
     budget_usd = 2 * stored.budget.usd
     source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
     local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
-    lines += [f"go on here:       python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
+    lines += [f"continue here:    python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
               f"--set budget.usd={budget_usd:g}",
               "                  (modelled dollars from here on; the bucket does not hear of it)"]
     if stored.learner.device == "cuda":
         lines.append("                  (it trained on a GPU: this machine needs one too)")
-    return [*lines, f"go on in AWS:     a larger budget.usd in {file or f'{experiment}.yaml'}, then make deploy "
+    return [*lines, f"continue in AWS:  a larger budget.usd in {file or f'{experiment}.yaml'}, then make deploy "
                     f"EXPERIMENT={file or f'{experiment}.yaml'} ARGS=\"--run {run.run}\""]
 
 
 def _is_same(file: Path, stored: Experiment) -> bool:
-    """Whether the file would go on with that run."""
+    """Returns whether the file would continue that run."""
     try:
         named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored.resolved())
     except ExperimentError:
         return False
-    # What the file leaves open follows from its environment, which is not made here.
+    # The environment determines settings that the file leaves open, and it is not made here.
     return all(value in (None, "auto") or known.get(path) == value for path, value in named.items())
 
 
 def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
-    """Puts the run into a directory, from which it can be evaluated and gone on with.
+    """Downloads the run to a directory, from which it can be evaluated and continued.
 
-    What is there already stays as it is; a download that was interrupted is gone on with.
+    Existing files are kept, and an interrupted download is continued.
 
     Args:
         run: In the bucket.
-        out: The directory, which is made if it is not there.
-        report: Is told of each file.
+        out: The directory, which is created if necessary.
+        report: Receives a line for each file.
 
     Raises:
         AccountError: The bucket cannot be read.
-        KeptError: The directory holds another run, or this one and it was changed since; or a learner replaced its
-            files faster than they came.
-        RunDirectoryError: The directory cannot be written, or somebody trains in it.
+        KeptError: The directory holds another run, or a changed copy of this one. Or a learner replaced its files
+            faster than they could be downloaded.
+        RunDirectoryError: The directory cannot be written, or a training uses it.
     """
     directory = RunDirectory(out)
     try:
@@ -152,7 +152,7 @@ def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
 
 
 class _Download:
-    """One attempt, as the bucket is now."""
+    """One attempt, with the bucket's current files."""
 
     def __init__(self, run: KeptRun, directory: RunDirectory, report: Callable[[str], None]) -> None:
         self._run, self._out, self._report = run, directory.path, report
@@ -161,7 +161,7 @@ class _Download:
         self._files = {name: file for name, file in run.files().items() if not name.startswith(_NOT_RESULTS)}
 
     def is_complete(self) -> bool:
-        """Downloads; False if the run changed meanwhile."""
+        """Downloads; returns False if the run changed meanwhile."""
         self._check_unchanged()
         self._remember()
         for name in sorted(self._files, key=_order):
@@ -170,7 +170,7 @@ class _Download:
             elif not self._fetch(self._files[name]):
                 return False
         for name in set(self._had) - set(self._files):
-            # An old checkpoint, which the learner deleted since.
+            # An old checkpoint, which the learner has deleted.
             remove(self._out / name)
             del self._had[name]
         self._remember()
@@ -192,26 +192,26 @@ class _Download:
         return True
 
     def _check_unchanged(self) -> None:
-        """Checks that nothing here was changed since it was downloaded.
+        """Checks that local files are unchanged since their download.
 
         Raises:
-            KeptError: Something here is neither what was downloaded before nor what the bucket has.
+            KeptError: A file matches neither its earlier download nor the bucket.
         """
         changed = [name for name, known in self._had.items() if (found := _digest(self._out / name))
                    and found != known and (name not in self._files or found != self._files[name].tag)]
         if changed:
             raise KeptError(f"--out {self._out}: {', '.join(sorted(changed)[:3])} was changed since it was downloaded, "
-                            "as by going on with the run here; name another directory")
+                            "as by continuing the run here; name another directory")
 
     def _read_marker(self, directory: RunDirectory) -> dict[str, str]:
         """Reads which files were downloaded before.
 
         Raises:
-            KeptError: The directory holds a run that is not this one.
+            KeptError: The directory holds another run.
         """
         found = json_object(read_regular(self._marker)) if self._marker.exists() else {}
         if found.get("source") == self._run.url and isinstance(files := found.get("files"), dict):
-            # Somebody else may have made the directory; what is named here may be removed.
+            # The directory may come from someone else, and files named here may be removed.
             return {name: tag for name, tag in files.items() if _is_kept(name)}
         if found or directory.holds_run:
             raise KeptError(f"--out {self._out}: holds another run; name another directory")
@@ -222,17 +222,17 @@ class _Download:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a download brings it. Learners run code of the environment, which could have put anything there."""
+    """Returns whether to download a file. Learners run the environment's code, which can write any name."""
     return bool(layout.RUN_FILE.fullmatch(name)) or name in (layout.ENDED, layout.REFUSED)
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Checkpoints before the rows that lead to them, and money last: a learner uploads the other way round."""
+    """Orders checkpoints before the rows that lead to them, and the ledger last: the reverse of a learner's upload."""
     return (0 if name.startswith(_CHECKPOINTS) else 2 if name == layout.LEDGER else 1), name
 
 
 def _digest(path: Path) -> str:
-    """Empty if there is no such file."""
+    """Returns a file's digest; empty if there is no such file."""
     try:
         return md5_of(read_regular(path, ARRAYS_BYTES_MAX))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``python -m runtime status``: deployments, orphans, runs that are gone, the guard; and what all that costs."""
+"""``python -m runtime status``: shows deployments, orphans, ended runs and the guard, with their cost."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from runtime.records import layout
 
 
 def survey(client: Client, experiment: str | None, *, account: str, region: str, now_s: float) -> dict[str, Any]:
-    """Surveys the account: all that `status` tells, as one document.
+    """Surveys the account: the data of `status` as one document.
 
     Args:
-        client: Of any service.
-        experiment: Only this one, in more detail; None means all.
+        client: Makes boto3 clients by service name.
+        experiment: Only this one, in more detail; None for all.
         account: Number of the client's account.
         region: The client's.
         now_s: Seconds since 1970.
 
     Raises:
         OperationError: There is nothing of that experiment.
-        AccountError: AWS cannot be asked.
+        AccountError: AWS cannot be reached.
         LedgerError: The ledger cannot be read.
     """
     found = pages_of(client("cloudformation"), "describe_stacks", "Stacks")
@@ -56,7 +56,7 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
 
 
 def _read(stack: Mapping[str, Any]) -> GuardedStack | None:
-    """Also one that bears a deployment's name without its tags, which the guard does not see."""
+    """Reads a deployment, also one with a deployment's name but no tags, which the guard does not see."""
     deployed = read_deployment(stack)
     if deployed is not None or not stack["StackName"].startswith(STACK_PREFIX):
         return deployed
@@ -93,7 +93,7 @@ def _deployment(
 
 
 def _coordinator(client: Client, stack: Mapping[str, Any], now_s: float) -> dict[str, Any]:
-    """``coordinator``: None with an instance, and before all of the stack is there."""
+    """Returns ``coordinator``: None with an instance, and before the stack is complete."""
     machine = outputs_of(stack).get(MACHINE_OUTPUT)
     return {"coordinator": find_coordinator(client, machine, now_s) if machine else None}
 
@@ -110,7 +110,7 @@ def _gone(entry: Entry) -> dict[str, Any]:
 
 
 def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dict[str, Any] | None:
-    """None if there is none."""
+    """Returns the guard's state; None if there is none."""
     if stack is None:
         return None
     outputs = outputs_of(stack)
@@ -127,24 +127,24 @@ def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dic
 
 
 def _last_tick_s(client: Client, table: str, now_s: float) -> float | None:
-    """How long ago the guard looked; None if it never did, or nobody can tell."""
+    """Returns how long ago the guard looked; None if it never did, or if that is unknown."""
     try:
         at_s = Ledger(client("dynamodb"), table).last_tick_s()
     except LedgerError:
-        # `_entries` tells why.
+        # `_entries` reports the reason.
         return None
     return None if at_s is None else now_s - at_s
 
 
 def _rule_state(client: Client, rule: str) -> str:
-    """Empty if there is no such rule."""
+    """Returns the rule's state; empty if there is no such rule."""
     events = client("events")
     rules = pages_of(events, "list_rules", "Rules", NamePrefix=rule)
     return next((one["State"] for one in rules if one["Name"] == rule), "")
 
 
 def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
-    """The ledger's; none, and the guard's ``problem``, if it cannot be read: what is there is told all the same."""
+    """Returns the ledger's entries; if it is unreadable, none, and sets the guard's ``problem``."""
     if guard is None or not guard["table"]:
         return []
     try:
@@ -168,7 +168,7 @@ def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, 
 
 
 def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[str, Any]:
-    """Keeps what a survey says of one experiment.
+    """Returns a survey's part about one experiment.
 
     Raises:
         OperationError: There is nothing of it.

@@ -1,4 +1,4 @@
-"""What ``python -m runtime status`` prints for people."""
+"""The text output of ``python -m runtime status``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GUARD_LATE_S = 300.0
 
 
 def status_lines(document: Mapping[str, Any]) -> list[str]:
-    """A survey, for people; no wider than 100 columns but for names and commands."""
+    """Returns a survey as text; up to 100 columns wide except for names and commands."""
     is_one = "totals" not in document
     lines = laid_out({"account": f"{document['account']}, {document['region']}"})
     lines += _heading("deployed", [line for one in document["deployments"] for line in _deployment_lines(one)], "none")
@@ -36,7 +36,7 @@ def _deployment_lines(one: Mapping[str, Any]) -> list[str]:
     if one["teardown"]:
         facts["teardown"] = _teardown_text(one["teardown"])
     if one["unreadable"]:
-        facts["ATTENTION"] = f"its limits cannot be told: {one['unreadable']}"
+        facts["ATTENTION"] = f"its limits are unreadable: {one['unreadable']}"
     if one.get("round"):
         facts["last round"] = _round_text(one["round"])
     facts |= {label: one[key] for label, key in (("results", "results"), ("", "problem")) if one.get(key)}
@@ -54,7 +54,7 @@ def _learner_text(one: Mapping[str, Any]) -> str:
     if not one["instances"] and not one["coordinator"]:
         parts.append("no instance")
     if one["heartbeat_s"] is not None:
-        parts.append(f"heard of {ago_text(one['heartbeat_s'])}" + (": SILENT" if one["is_silent"] else ""))
+        parts.append(f"heartbeat {ago_text(one['heartbeat_s'])}" + (": SILENT" if one["is_silent"] else ""))
     return "; ".join(parts)
 
 
@@ -98,7 +98,7 @@ def _orphan_lines(orphans: Iterable[Mapping[str, Any]]) -> list[str]:
     for one in orphans:
         usd = ("price not known" if one["usd_per_hour"] is None else "costs nothing by itself"
                if not one["usd_per_hour"] else f"{usd_text(one['usd_per_hour'])} an hour")
-        owner = f"of {one['experiment']}" if one["experiment"] else "of nobody known"
+        owner = f"of {one['experiment']}" if one["experiment"] else "of an unknown experiment"
         lines += [f"{one['kind']} {one['name']} {owner}: {one['detail']}; {usd}", f"  {one['remove']}"]
     return lines
 
@@ -108,7 +108,7 @@ def _log_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _gone_lines(gone: Iterable[Mapping[str, Any]]) -> list[str]:
-    return table([("run", "spent", "budget", "last heard of", "ended"), *(
+    return table([("run", "spent", "budget", "last heartbeat", "ended"), *(
         (one["run"], usd_text(one["spent_usd"] + one["reserved_usd"]), usd_text(one["budget_usd"]),
          (one["heard_at"] or "never")[:16].replace("T", " "),
          one["ended"] or (f"unknown; it was {one['state']}" if one["state"] else "unknown")) for one in gone)])

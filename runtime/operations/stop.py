@@ -1,6 +1,6 @@
-"""``python -m runtime stop``: takes an experiment's deployment down, the same way as the guard, and watches.
+"""``python -m runtime stop``: takes an experiment's deployment down in the same way as the guard, and watches.
 
-Only the name counts; the experiment's file may be changed, broken or gone.
+It needs only the name; the experiment's file may be changed, broken or gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK, STACK_PREFI
 
 REASON = "stopped by hand"
 _FAILURES_MAX = 2
-"""So many failed deletions are watched; the guard goes on trying."""
+"""Failed deletions to watch before giving up; the guard continues to try."""
 _RESULTS = "the results bucket"
 _STAYS = {
     RESULTS_STACK: f"{_RESULTS} itself, with all that is in it",
@@ -32,10 +32,10 @@ _STAYS = {
 
 
 def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
-    """Takes the stack ``name`` down, if somebody wants that, and returns when it is gone.
+    """Takes the stack ``name`` down after confirmation, and returns when it is gone.
 
     Args:
-        session: Of the account and region.
+        session: Session of the account and region.
         name: Name of the stack.
         is_asked: Whether to ask on the terminal.
 
@@ -60,7 +60,7 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     try:
         ask(lambda: take_down(client, stack, lambda line: print(f"  {line}", flush=True)))
     except (AccountError, LedgerError) as error:
-        raise TeardownError(f"{error}. What has begun goes on in AWS") from error
+        raise TeardownError(f"{error}. What has begun continues in AWS") from error
     print(f"{name} is gone", flush=True)
 
 
@@ -76,18 +76,18 @@ def take_down(
 ) -> None:
     """Takes an experiment's deployment down, and returns when all of it is gone; any other stack is just deleted.
 
-    Whoever stops waiting need not come back: an experiment's teardown is ordered, and the guard sees to its end.
+    The caller may stop waiting at any time: an experiment's teardown is ordered, and the guard completes it.
 
     Args:
-        client: Of any service.
-        stack: As ``describe_stacks`` gives it.
-        report: Is told what happens.
-        now: Seconds since 1970; None goes by AWS' clock, which is the guard's.
-        sleep: Waits for that many seconds.
+        client: Makes boto3 clients by service name.
+        stack: As ``describe_stacks`` returns it.
+        report: Receives progress messages.
+        now: Returns seconds since 1970; None uses AWS' clock, which is the guard's.
+        sleep: Waits for a number of seconds.
 
     Raises:
-        TeardownError: It could not be deleted, or not all of it; the text says what is left and why.
-        AccountError: CloudFormation cannot be asked.
+        TeardownError: It could not be deleted completely; the text says what is left and why.
+        AccountError: CloudFormation cannot be reached.
         LedgerError: The ledger cannot be read or written.
         ClientError: CloudFormation refused.
     """
@@ -119,7 +119,7 @@ def take_down(
 
 
 def _aws_clock(client: Client) -> Callable[[], float]:
-    """Seconds since 1970 as AWS counts them, whatever this machine's clock says; to the second."""
+    """Returns AWS' clock in seconds since 1970, independent of this machine's; exact to the second."""
     answer = ask(lambda: client("sts").get_caller_identity())
     said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     ahead_s = parsedate_to_datetime(said).timestamp() - time.time() if said else 0.0

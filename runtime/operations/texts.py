@@ -1,4 +1,4 @@
-"""What the commands' texts for people have in common: tables, dollars and times."""
+"""Formats tables, dollars and times for the commands' output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runtime.display.terminal import COLUMNS
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of a table: columns as wide as what is in them, the last one wrapped; none if there are only headings."""
+    """Returns a table's lines: columns fit their contents, the last one wraps; none if there are only headings."""
     if len(rows) < 2:
         return []
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
@@ -25,12 +25,12 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def usd_text(usd: float) -> str:
-    """Dollars, to four digits after the point below a hundred of them."""
+    """Returns dollars with four digits after the point below $100, otherwise two."""
     return f"${usd:,.4f}" if usd < 100 else f"${usd:,.2f}"
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in its two largest units, or in one if it is short."""
+    """Returns a duration in its two largest units, or in one if it is short."""
     minutes = int(seconds // 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -40,10 +40,10 @@ def duration_text(seconds: float) -> str:
 
 
 def ago_text(seconds: float) -> str:
-    """How long ago something was."""
+    """Returns how long ago something was."""
     return f"{duration_text(seconds)} ago"
 
 
 def iso(at_s: float) -> str:
-    """A time, in seconds since 1970, as ISO 8601 has it, by UTC."""
+    """Returns a time, in seconds since 1970, in UTC as ISO 8601."""
     return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")

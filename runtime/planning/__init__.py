@@ -1,1 +1,1 @@
-"""What a run would take, in seconds and dollars, before it is started: samples the workload here, and predicts."""
+"""Predicts a run's time and dollars before it starts, by sampling its workload on this machine."""

@@ -22,7 +22,7 @@ def duration(seconds: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """Returns a time with three digits, and in the unit that needs no exponent."""
+    """Returns a time with three digits, in the unit that needs no exponent."""
     for factor, unit in ((1e6, "us"), (1e3, "ms")):
         if seconds * factor < 999.5:  # rounds to three digits
             return f"{seconds * factor:.3g} {unit}"
@@ -30,12 +30,12 @@ def short_time(seconds: float) -> str:
 
 
 def folded(text: str, *, indent: int = 2) -> str:
-    """Returns a line as lines that fit a terminal; all but the first are indented."""
+    """Returns the text wrapped for a terminal; all lines but the first are indented."""
     return fill(text, _COLUMNS, subsequent_indent=" " * indent)
 
 
 def table_lines(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], *, rows: int = 12) -> list[str]:
-    """Returns the file as it is, the ways that no other beats, the fastest first, and the best of those they beat."""
+    """Returns table lines: the file's own way, the front with the fastest first, and the best of the others."""
     best = front(predictions)
     if len(best) > rows:
         step = (len(best) - 1) / (rows - 1)
@@ -53,7 +53,7 @@ def table_lines(predictions: Sequence[Prediction], picks: Mapping[str, Predictio
 
 
 def scatter_lines(predictions: Sequence[Prediction], picks: Mapping[str, Prediction]) -> list[str]:
-    """Returns time (to the right) against dollars (upwards), both by factors."""
+    """Returns a plot of time (to the right) against dollars (upwards), both logarithmic."""
     times = [math.log(one.seconds) for one in predictions]
     dollars = [math.log(one.usd) for one in predictions]
     best = set(map(id, front(predictions)))

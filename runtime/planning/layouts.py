@@ -1,4 +1,4 @@
-"""Shows what a search for a layout has measured."""
+"""Shows the measurements of a layout search."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _MIB = 2**20
 
 
 def changes_of(layout: Layout) -> list[str]:
-    """Returns what gives an experiment a layout, as ``SECTION.KEY=VALUE``."""
+    """Returns the settings that give an experiment a layout, as ``SECTION.KEY=VALUE``."""
     reduction = [f"learner.gmi.reduction={layout.reduction}"] if layout.reduction else []
     return ["learner.kind=gmi", f"learner.gmi.instances={layout.instances}",
             f"learner.gmi.environments={layout.environments}", *reduction]
 
 
 def layout_lines(found: Found, *, round_samples: int) -> list[str]:
-    """Returns a table of all that was measured, in this order, and below it why nothing else was.
+    """Returns a table of all measurements, in this order, followed by why nothing else was measured.
 
     Args:
-        found: By the search.
+        found: The search's result.
         round_samples: Samples of a round.
     """
     last = {point.instances: point for point in found.points}
@@ -28,13 +28,13 @@ def layout_lines(found: Found, *, round_samples: int) -> list[str]:
         is_cut = point.instances in found.cut_short and point is last[point.instances]
         marks = f"{'*' if point is found.best else ' '} {'<' if is_cut else ' '}"
         lines.append(f"{marks}{point.instances:9} x {point.environments:<12}  {_figures(point, round_samples)}")
-    lines.append(folded("* fastest; memory is that of all instances, reduction what it takes of a round"))
+    lines.append(folded("* fastest; memory: of all instances together; reduction: its time in a round"))
     if found.cut_short:
         lines.append(folded(
-            f"< more environments are not measured: {SATURATED_POINTS} times in a row they have brought less than "
-            f"{SATURATION:g} of the throughput that they take in memory, both in proportion"))
+            f"< more environments are not measured: {SATURATED_POINTS} times in a row throughput grew by less than "
+            f"{SATURATION:g} of the growth in memory, both in proportion"))
     if found.left_out:
-        lines.append(folded(f"not measured: {', '.join(map(str, found.left_out))} instances, which are at most so many "
+        lines.append(folded(f"not measured: {', '.join(map(str, found.left_out))} instances; N instances are at most N "
                             "times as fast as one"))
     return [line for text in lines for line in text.splitlines()]
 

@@ -1,8 +1,9 @@
-"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work; all of it modelled.
+"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work; all modeled.
 
-A round's batch stays what the experiment file makes it: ways differ in how many actors share it, and so in the length
-of their fragments (Nitro §7, function profiling). The start is that of `runtime.cost.start`; prices and speeds are
-those of the bill. The rehearsal's dollars per minute are within 4 % of these, on rounds 3 to 6 of its `no-cache`.
+Every way keeps the batch of a round in the experiment file. Ways differ in the number of actors that share it, and
+therefore in the length of their fragments (Nitro §7, function profiling). The start is from `runtime.cost.start`;
+prices and speeds are the bill's. The rehearsal's dollars per minute are within 4 % of these, on rounds 3 to 6 of its
+`no-cache`.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
 
 INVOKE_S = 0.02
-"""From the learner's request to a warm function's first line, and back. **Modelled.**"""
+"""From the learner's request to a warm function's first line, and back. **Modeled.**"""
 FAN_OUT_S = 0.0015
-"""CPU seconds that fleet and cache take for each actor, beside what is sampled; of benchmarks/plan_check.py."""
+"""CPU seconds that fleet and cache use for each actor, in addition to the sampled work; from benchmarks/plan_check.py.
+"""
 HYPERTHREAD_SPEED = 0.62
-"""Of a vCPU whose others are busy too, where two share a core (`shares_cores`). **Modelled.**"""
+"""Speed of a vCPU that shares its core with a busy one (`shares_cores`). **Modeled.**"""
 REDUCE_MEMBER_S, REDUCE_BYTE_S = 3e-5, 3.3e-10
-"""Seconds of one sum of gradients by instances: for each of them, and for each byte of a gradient; with ``mpr``, CPU
-seconds of a member, of benchmarks/gmi_reduction.py. **Modelled** for more than eight instances."""
+"""Seconds of one sum of gradients by instances: for each instance, and for each byte of a gradient; with ``mpr``, CPU
+seconds of a member, from benchmarks/gmi_reduction.py. **Modeled** for more than eight instances."""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
     "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), *(
         f"{family}.{size}xlarge" for family in ("g4dn", "g6") for size in ("", 2, 4, 8, 12, 16)))
 MEMORIES_MIB = (512, 884, 1769)
-"""A function's: a quarter of a vCPU and a bit, a half, and one."""
+"""Memory of a function: slightly more than a quarter of a vCPU, a half, and one."""
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FRAGMENT_STEPS_MIN = 32
 _CACHES = {"none": "no cache", "learner": "cache on the learner", "serverless": "serverless cache",
            "node": "cache node"}
 NO_CACHE = {"cache.kind": "none"}
-"""What a first deployment of a file changes, if its messages are small enough: nothing is made and deleted sooner."""
+"""Changes for a first deployment if its messages are small enough: no cache means a faster start and teardown."""
 KINDS = ("all on one instance", "actors on Lambda", "actors on Lambda, learner with a GPU", "functions alone")
 
 
@@ -59,8 +61,8 @@ class Way:
 
     Attributes:
         name: For people.
-        kind: Where its actors and its learner are; one of `KINDS`.
-        changes: Keys of the experiment file that make it so, with their values.
+        kind: Location of its actors and its learner; one of `KINDS`.
+        changes: Keys of the experiment file that select this way, with their values.
     """
 
     name: str
@@ -75,11 +77,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a way takes until it has made its steps.
+    """A way's predicted time and cost until it has made its steps.
 
     Attributes:
         seconds: From ``make deploy``'s first billed second to the end.
-        usd: All in, the start included.
+        usd: Total cost, including the start.
         start_s, actors_s, learner_s: Parts of the seconds: the start, waiting for actors, and the learner's own work.
     """
 
@@ -92,19 +94,19 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """What decides how long it takes."""
+        """The part that takes the most time."""
         parts = {"start": self.start_s, "actors": self.actors_s, "learner": self.learner_s}
         return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured here of an experiment's work.
+    """Measurements of an experiment's work on this machine.
 
     Attributes:
-        units: CPU seconds of each unit, as `runtime.planning.workload.Workload.units`.
-        message_bytes: Of the weights and a trajectory.
-        fragment_steps: Of that trajectory.
+        units: CPU seconds of each unit; see `runtime.planning.workload.Workload.units`.
+        message_bytes: Size of the weights and a trajectory.
+        fragment_steps: Steps of that trajectory.
     """
 
     units: Mapping[str, float]
@@ -113,7 +115,7 @@ class Sample:
 
 
 def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
-    """Yields all ways that are worth a look: the file's own first; functions alone only if they are the file's."""
+    """Yields all sensible ways, the file's own first; functions alone only if the file uses them."""
     is_on_learner, first = experiment.fleet.is_on_learner, experiment.learner.instance_types[0]
     has_instance = experiment.learner.has_instance
     yield Way("the file as it is", KINDS[3] if not has_instance else KINDS[0] if is_on_learner else
@@ -149,7 +151,7 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
         processes = vcpus(instance_type)
         steps = math.ceil(batch / processes)
         count, steps = (processes, steps) if steps >= FRAGMENT_STEPS_MIN else splits[-1]
-        for cache_kind in ("none", "learner"):  # what is too long for a message without a cache
+        for cache_kind in ("none", "learner"):  # learner: for messages that are too long without a cache
             yield Way(f"all on one {instance_type}, {count} x {steps}{', cache beside it' * (cache_kind != 'none')}",
                       KINDS[0],
                       {**_learner(instance_type), "fleet.kind": "local", "fleet.processes": processes,
@@ -175,7 +177,7 @@ def _text(value: Any) -> str:
 
 
 def _tree(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes as a tree of sections."""
+    """Returns changes as a tree of sections."""
     tree: dict[str, Any] = {}
     for key, value in changes.items():
         *sections, name = key.split(".")
@@ -192,12 +194,12 @@ def predict_all(
     """Predicts all ways that may be deployed; the first is the file's own.
 
     Args:
-        base: The experiment as its file has it.
-        sample: Of its work.
-        environment: Its.
-        prices: At which everything is counted.
+        base: The experiment in its file.
+        sample: Measurements of its work.
+        environment: Its environment.
+        prices: Prices for all parts.
         steps: Environment steps of each seed.
-        seeds: Runs, one after the other on one deployment.
+        seeds: Number of consecutive runs on one deployment.
     """
     found, tree = [], base.without_unused().model_dump(mode="json", exclude_unset=True)
     for way in ways(base.resolved(is_deployed=True), prices):
@@ -215,16 +217,16 @@ def predict_all(
 
 @dataclass(frozen=True)
 class Rounds:
-    """What the rounds of a run take.
+    """Predicted durations of a run's rounds.
 
     Attributes:
-        count: How many there are.
-        actors: Of each; boosted rounds have more, and others and the last one fewer, so it is a mean.
+        count: Number of rounds.
+        actors: Mean number of actors in a round; boosted rounds have more, others and the last one fewer.
         actor_s: Seconds of one actor.
-        collect_s: Seconds of each round until its actors are back, the detector beside them.
+        collect_s: Seconds of each round until its actors are back, with the detector in parallel.
         learner_s: Seconds of each round in which the learner works and actors wait.
         functions: Invocations of the learner function in each round.
-        function_s: Seconds that each of these is billed.
+        function_s: Billed seconds of each of these.
         function_init_s: Seconds of a cold start.
     """
 
@@ -245,21 +247,21 @@ def rounds_of(
     """Predicts the rounds.
 
     Args:
-        instance_type: Of the learner, if it is an instance; "" for the machine where the sample was taken.
-        parallel_speed: Speed of each of its processes if actors are those; None if they are on Lambda.
+        instance_type: The learner's, if it is an instance; "" for the machine where the sample was taken.
+        parallel_speed: Speed of each actor process; None if actors are on Lambda.
     """
     units, learner = sample.units, experiment.learner
     times = make_times(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
     speed = (instance_speed(instance_type) if learner.has_instance else
              lambda_speed(learner.function.coordinator_memory_mib))
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
-    # As many whole fragments as a run with stop.max_steps has; its last round may have fewer actors.
+    # The number of whole fragments is the same as with stop.max_steps; the last round may have fewer actors.
     fragments = max(1, steps // steps_each)
     count = math.ceil(fragments / scaler.chosen.mean_actors)
     actors = fragments / count
     batch = round(actors * steps_each)
     longest = min(environment.episode_steps_max or 1000, 1000)
-    # An episode that is replayed is half over, and half as long as it may be.
+    # On average, a replayed episode is half over, and half the maximum length.
     replayed = longest / 4 if experiment.environment.replay else 0.0
     fragment_s = units["invocation_s"] + (steps_each + replayed) * units["step_s"]
     if parallel_speed is None:
@@ -292,10 +294,10 @@ def predict(
     way: Way, experiment: FittedExperiment, sample: Sample, environment: TriedEnvironment, prices: PriceTable, *,
     steps: int, seeds: int = 1,
 ) -> Prediction:
-    """Predicts one way, deployed; arguments as `predict_all`.
+    """Predicts one way, deployed; see `predict_all` for other arguments.
 
     Args:
-        experiment: As the way makes it.
+        experiment: With the way's changes.
     """
     instance_type, cache_kind = experiment.learner.instance_types[0], experiment.cache.kind
     is_local, provisioned = experiment.fleet.is_on_learner, experiment.actor.provisioned
@@ -313,7 +315,7 @@ def predict(
     actors_s = seeds * rounds.count * rounds.collect_s + cold_s
     learner_s = seeds * (rounds.count * rounds.learner_s + rounds.function_init_s)
     if not has_instance:
-        # Each leg of the coordinator that follows the first one begins like it.
+        # Each later leg of the coordinator starts like the first one.
         learner_s += (actors_s + learner_s) // (LEG_S - LEG_ENDING_S - FIRST_LEG_S) * FIRST_LEG_S
     trained_s = actors_s + learner_s
     usd = begins.usd + model.learner_usd(trained_s) + model.infrastructure_usd(trained_s) + model.kept_usd(trained_s)
@@ -334,7 +336,7 @@ def predict(
 
 
 def front(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Returns those that no other beats in both time and dollars, the fastest first."""
+    """Returns the predictions that no other beats in both time and dollars, the fastest first."""
     found: list[Prediction] = []
     for one in sorted(predictions, key=lambda one: (one.seconds, one.usd)):
         if not found or one.usd < found[-1].usd:
@@ -343,9 +345,9 @@ def front(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def picks(predictions: Sequence[Prediction]) -> dict[str, Prediction]:
-    """Returns the cheapest, the fastest, and the knee: that which is nearest to being both.
+    """Returns the cheapest, the fastest, and the knee, which is nearest to both.
 
-    Nearness is by factors: of its seconds over the fastest's, and of its dollars over the cheapest's.
+    Distance is measured by factors: its seconds over the fastest's, and its dollars over the cheapest's.
     """
     best = front(predictions)
     fastest, cheapest = best[0], best[-1]

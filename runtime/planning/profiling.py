@@ -20,12 +20,12 @@ from runtime.records.run_directory import RunDirectory
 from runtime.training.run import train
 
 ROUNDS = 6
-"""Rounds of a measurement; the first one, in which everything is loaded, does not count."""
+"""Rounds of a measurement. The first does not count, because it loads everything."""
 _MIB = 2**20
 
 
 class _Silent(Display):
-    """Shows nothing, and remembers which reduction was chosen."""
+    """Shows nothing, and records which reduction was chosen."""
 
     reduction = ""
 
@@ -36,12 +36,12 @@ class _Silent(Display):
 
 def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperiment], Backend],
                   tell: Callable[[str], None]) -> Profiler:
-    """Returns what measures layouts of an experiment; without instances, it measures one learner and its actors.
+    """Returns a function that measures an experiment's layouts; without instances, one learner and its actors.
 
     Args:
         base: The experiment, with instances.
-        make_backend: Makes what supplies a run on this machine.
-        tell: Shows what is being measured.
+        make_backend: Makes the backend of a run on this machine.
+        tell: Shows the current measurement.
     """
     tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
 

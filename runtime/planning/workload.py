@@ -1,7 +1,7 @@
-"""Measures, on one thread, how many CPU seconds a unit of an experiment's work takes; see `runtime.cost.rates.UNITS`.
+"""Measures the CPU seconds of each unit of an experiment's work on one thread; see `runtime.cost.rates.UNITS`.
 
-Beside them two that no bill has: ``trajectory_s``, decoding a trajectory and putting it into a batch, and ``round_s``,
-the checkpoint of a round.
+It adds two units that no bill has: ``trajectory_s``, decoding a trajectory and putting it into a batch, and
+``round_s``, the checkpoint of a round.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _EVALUATION_EPISODES = 3
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is trained on while a unit is measured; pixels take a hundred times as long as vectors.
+    """Amounts of training data for measuring a unit; pixels take a hundred times longer than vectors.
 
     Attributes:
-        samples: Of an update.
-        minibatches: Samples of a gradient step, a few and many: the difference tells steps from samples.
-        fragment_steps: Of the fragments that are trained on.
-        detector_samples: Of a Hessian-vector product, at most.
+        samples: Samples of an update.
+        minibatches: A small and a large minibatch; the difference separates the cost of steps and of samples.
+        fragment_steps: Steps of the fragments that are trained on.
+        detector_samples: Most samples of a Hessian-vector product.
     """
 
     samples: int
@@ -72,8 +72,8 @@ class Workload:
     """Samples the work of an experiment, part by part.
 
     Attributes:
-        seconds: CPU seconds that a unit took each time that it was measured, by its name.
-        message_bytes: Of the weights and a trajectory of one fragment.
+        seconds: Measured CPU seconds of a unit, by its name.
+        message_bytes: Size of the weights and a trajectory of one fragment.
     """
 
     experiment: FittedExperiment
@@ -82,7 +82,7 @@ class Workload:
     message_bytes: int = 0
 
     def __post_init__(self) -> None:
-        """Makes an environment and a learner, and has actors sample what it trains on."""
+        """Makes an environment and a learner, and samples training data with actors."""
         section = self.experiment.environment
         self.environment = make_environment(section.id, section.preprocessing, section.options)
         self._sizes = PIXELS if self.environment.spaces.is_pixels else VECTORS
@@ -91,7 +91,7 @@ class Workload:
         self._round_index = 0
 
     def units(self) -> Mapping[str, float]:
-        """Returns the medians of what was measured."""
+        """Returns the medians of the measurements."""
         return {unit: statistics.median(seconds) for unit, seconds in self.seconds.items() if seconds}
 
     def measure(self) -> None:
@@ -116,7 +116,7 @@ class Workload:
     def _act(self) -> None:
         steps = self.experiment.actor.fragment_steps
         few = max(1, steps // 8)
-        self._fragment(few)  # Makes the environment, if it is not there yet.
+        self._fragment(few)  # Makes the environment, if it does not exist yet.
         few_s, all_s = (self._timed(partial(self._fragment, length)) for length in (few, steps))
         step_s = (all_s - few_s) / (steps - few) if steps > few else all_s / steps
         if step_s <= 0.0:
@@ -172,7 +172,7 @@ class Workload:
         return self.clock() - started_s
 
     def _fragment(self, steps: int, slot: int = 0) -> Mapping[str, Any]:
-        """Has an actor sample a fragment, as AWS Lambda would, and returns its response."""
+        """Samples a fragment with an actor, like AWS Lambda, and returns its response."""
         section, learner = self.experiment.environment, next(iter(self._learners.values()))
         event = {
             "run_id": f"plan {section.id}", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60,
@@ -217,23 +217,23 @@ class Workload:
 
 
 def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]:
-    """Samples the work of an experiment in a process of its own: an environment may end the one that it is in.
+    """Samples the work of an experiment in a separate process, because an environment may end its process.
 
     Args:
         path: The experiment file.
         overrides: ``SECTION.KEY=VALUE``, as on the command line.
-        seconds: For how long, but each unit at least once.
+        seconds: Duration; each unit is measured at least once.
 
     Returns:
         ``units`` and ``message_bytes`` of `Workload`, and ``fragment_steps`` of the trajectory.
 
     Raises:
-        ExperimentError: It cannot be sampled, or the process ended without a word.
+        ExperimentError: It cannot be sampled, or the process ended without an answer.
     """
     child = Child("runtime.planning.workload", str(seconds), str(path), *overrides, output=None,
                   variables={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")})
     try:
-        # Its end, not that of the connection: what the environment has started may hold the other end.
+        # Wait for the process, not the connection: a process started by the environment may hold the other end.
         child.wait()
     finally:
         code = child.end()
@@ -249,7 +249,7 @@ def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]
 
 
 def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) -> None:
-    """Samples, and answers with what was found, or an ``error``, as JSON."""
+    """Samples, and answers with the result, or an ``error``, as JSON."""
     connection, _ = connect(control_fd)
     try:
         _, fitted = preflight(load_trusted_experiment(path, overrides).resolved())
@@ -260,7 +260,7 @@ def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) ->
 
 
 def _sampled(work: Workload, seconds: int) -> dict[str, Any]:
-    """Measures each unit until the time is over; the first time only warms up, if there is another one."""
+    """Measures each unit until the time is over; the first round only warms up, if there is a second."""
     until_s = time.monotonic() + seconds
     work.measure()
     if time.monotonic() < until_s:

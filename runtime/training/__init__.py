@@ -1,1 +1,1 @@
-"""The training of one run: the loop, its pacings, and what surrounds them."""
+"""The training of one run: the loop, its pacings, and their parts."""

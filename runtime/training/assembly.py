@@ -1,4 +1,4 @@
-"""Puts the loop of an experiment together from its parts."""
+"""Assembles an experiment's loop from its parts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ PACINGS: Mapping[str, Callable[[Parts], Pacing]] = {
     "synchronous": SynchronousPacing,
     "asynchronous": AsynchronousPacing,
 }
-"""By ``algorithm.rounds``."""
+"""Pacings, by ``algorithm.rounds``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equipment:
-    """Who does the work of an experiment's rounds.
+    """The objects that do the work of an experiment's rounds.
 
     Attributes:
-        evaluator: Evaluates policies beside the training.
-        actor_event: Fields of every actor's event that no round changes.
-        spaces: Of the environment.
-        patience: With actors that fail.
+        evaluator: Evaluates policies in parallel with training.
+        actor_event: Fields of actors' events that are the same in all rounds.
+        spaces: The environment's.
+        patience: Tolerance for failing actors.
     """
 
     updater: Updater
@@ -63,7 +63,7 @@ def make_round_loop(
 
     Args:
         equipment: Does the work.
-        books: Of the meter that the sampler settles with.
+        books: Books of the meter that the sampler settles with.
         saving: Puts finished rounds on disk.
         timing: Clock, limits and billed seconds.
         callbacks: The user's.

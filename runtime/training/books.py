@@ -1,4 +1,4 @@
-"""The money of the rounds: what a row says of it, and what becomes of a round that does not end."""
+"""The money of the rounds: a row's costs, and the costs of a round that does not finish."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class Books:
 
     Attributes:
         meter: Reserves and settles.
-        events: Are told of what does not fit.
+        events: Records reservations that do not fit.
         save: Puts the meter's state on disk.
     """
 
     def __init__(self, meter: CostMeter, events: EventSink, save: Callable[[], None]) -> None:
-        """Takes over the meter as it is."""
+        """Takes the meter in its current state."""
         self.meter, self.events, self.save = meter, events, save
         self._factor = 0.0
 
     @property
     def promised_usd(self) -> float:
-        """What is spent and reserved."""
+        """Dollars spent and reserved."""
         return self.meter.spent_usd + self.meter.reserved_usd
 
     def account(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> dict[str, Any]:
-        """The dollars of a round that has ended, by the names of its row.
+        """Returns the dollars of a finished round, by the names of its row.
 
         Args:
-            bills: Of all attempts at the round.
-            round_reserved_usd: The most that was reserved at once.
+            bills: Bills of all attempts at the round.
+            round_reserved_usd: The highest reservation at any time.
         """
         return {**{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
                 "spent_usd": self.meter.spent_usd, "reserved_usd": self.meter.reserved_usd,
                 "round_reserved_usd": round_reserved_usd}
 
     def choose_limits(self, choices: Iterable[Limits], *, actors: int, round_index: int) -> Limits:
-        """Returns the first limits with which the budget holds a round of so many actors; else the last ones."""
+        """Returns the first limits with which the budget holds a round of this many actors, or else the last ones."""
         chosen = self.meter.limits
         for chosen in choices:
             if self.meter.fits(actors, chosen):
@@ -53,18 +53,21 @@ class Books:
         return chosen
 
     def tell_exhausted(self, round_index: int, wanted: int) -> None:
-        """Says that the budget does not hold a round, which would have had so many actors."""
+        """Records that the budget does not hold a round, and the number of actors wanted for it."""
         self.events.append("budget_exhausted", round_index=round_index, wanted=wanted, free_usd=self.meter.free_usd)
 
     def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
-        """Whether a round took too long for tightened limits: then it is lost, and not the run. Says so."""
+        """Returns whether a round exceeded tightened limits, and records it.
+
+        Such a round is lost and the run ends for lack of budget: its update was cut, so there is no policy after it.
+        """
         if limits.is_tightened:
             self.events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
                                 reason="the budget held it under tightened limits only")
         return limits.is_tightened
 
     def close_interrupted(self, actors_started: int, seconds: float) -> None:
-        """Settles a round that does not end; its learner is billed for the time that passed here."""
+        """Settles a round that does not finish; its learner is billed for ``seconds``."""
         try:
             self.meter.close_round(actors_started=actors_started, seconds=seconds)
         except BudgetError as error:
@@ -72,6 +75,6 @@ class Books:
         self.forfeit()
 
     def forfeit(self) -> None:
-        """Counts all that is still reserved as spent."""
+        """Counts all remaining reservations as spent."""
         self.meter.forfeit()
         self.save()

@@ -1,4 +1,4 @@
-"""The user's callbacks: made before anything starts, told of each round, kept in the checkpoint.
+"""The user's callbacks: made before anything starts, called for each round, and kept in the checkpoint.
 
 With callbacks, a round is written before the next one's actors start.
 """
@@ -24,10 +24,10 @@ STOP_REASON = "callback: {}"
 
 
 def make_callbacks(experiment: FittedExperiment, given: Sequence[Callback] = ()) -> Callbacks:
-    """Makes the callbacks that the experiment file names, and puts those behind them that `train` was given.
+    """Makes the experiment file's callbacks and adds those passed to `train`.
 
     Raises:
-        ExperimentError: One of them cannot be imported or made, or is no callback.
+        ExperimentError: One of them cannot be imported or made, or is not a callback.
     """
     made = [_made(path, arguments) for path, arguments in with_arguments(experiment.callbacks)]
     for one in given:
@@ -41,7 +41,7 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
     try:
         kind = load(path)
     except (Exception, SystemExit) as error:
-        # Whatever somebody else's module raises.
+        # A user's module may raise anything.
         raise ExperimentError(f"callbacks: {path} cannot be imported: {told(error)}") from error
     if not (isinstance(kind, type) and issubclass(kind, Callback)):
         raise ExperimentError(f"callbacks: {path} is not allowed; allowed: a subclass of nitro_rl.Callback")
@@ -52,17 +52,17 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
 
 
 class Callbacks(Observer):
-    """Tells callbacks of a run, and is the `runtime.ports.run.RunControl` that they are given.
+    """Calls callbacks, and is the `runtime.ports.run.RunControl` that they receive.
 
     Attributes:
-        stop_reason: What a callback stopped the run for; None before.
+        stop_reason: Why a callback stopped the run; None before.
     """
 
     def __init__(self, callbacks: Sequence[Callback], experiment: FittedExperiment) -> None:
-        """Takes the callbacks, in the order in which they are told.
+        """Takes the callbacks, in the order in which they are called.
 
         Raises:
-            CallbackError: A callback's state is no JSON value, or it raises.
+            CallbackError: A callback raises, or its state is not a JSON value.
         """
         self._callbacks, self._options = callbacks, experiment.environment.options
         self._is_asynchronous = experiment.algorithm.is_asynchronous
@@ -75,7 +75,7 @@ class Callbacks(Observer):
         return bool(self._callbacks)
 
     def on_evaluation(self, row: RoundRow) -> None:
-        """Tells all of the evaluation.
+        """Passes the evaluation to all callbacks.
 
         Raises:
             CallbackError: One of them raises.
@@ -84,24 +84,25 @@ class Callbacks(Observer):
             _call(one.on_evaluation, row, self)
 
     def on_round_end(self, row: RoundRow) -> None:
-        """Tells all of the round, and asks for their states; raises as `on_evaluation`.
+        """Passes the round to all callbacks and reads their states; raises the same as `on_evaluation`.
 
-        Now, and not when a checkpoint is made: a round that is not on disk yet must not depend on a callback.
+        The states are read now, not when a checkpoint is made, because an unwritten round must not depend on a
+        callback.
         """
         for one in self._callbacks:
             _call(one.on_round_end, row, self)
         self._states = self._ask_states()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Tells all of the run's end; raises as `on_evaluation`."""
+        """Passes the run's end to all callbacks; raises the same as `on_evaluation`."""
         for one in self._callbacks:
             _call(one.on_end, summary)
 
-    # What they may do
+    # Actions available to callbacks
 
     @property
     def environment_kwargs(self) -> dict[str, Any]:
-        """With which the environments of the next round are made."""
+        """Arguments for the environments of the next round."""
         return deepcopy(self._kwargs)
 
     def stop(self, reason: str) -> None:
@@ -112,7 +113,7 @@ class Callbacks(Observer):
         """Changes some of ``environment.kwargs``, from the next round on.
 
         Raises:
-            ValueError: They are no JSON values, or the rounds are asynchronous.
+            ValueError: They are not JSON values, or the rounds are asynchronous.
         """
         if self._is_asynchronous:
             raise ValueError("environment.kwargs cannot change with algorithm.rounds = asynchronous, whose actors play "
@@ -123,7 +124,7 @@ class Callbacks(Observer):
 
     @property
     def actor_fields(self) -> dict[str, Any]:
-        """Fields of an actor's event that say how its environment is made, if a callback has a say in that."""
+        """Fields of an actor's event that set environment arguments which a callback changed."""
         if self._kwargs == self._options.get("kwargs", {}):
             return {}
         return {"environment_options": {**self._options, "kwargs": self._kwargs}}
@@ -136,15 +137,15 @@ class Callbacks(Observer):
     # The checkpoint
 
     def get_state(self) -> State:
-        """What each callback keeps, as it was after the last round that they were told of, and the kwargs."""
+        """Returns each callback's state after its last round, and the kwargs."""
         states = [[_name(one), state] for one, state in zip(self._callbacks, self._states, strict=True)]
         return State({}, {"kwargs": self._kwargs, "states": states})
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state.
+        """Restores a state.
 
         Raises:
-            CheckpointError: It is of other callbacks.
+            CheckpointError: It is from other callbacks.
             CallbackError: One of them raises.
         """
         names, before = [_name(one) for one in self._callbacks], [name for name, _ in state.values["states"]]
@@ -168,10 +169,10 @@ def _name(callback: Callback) -> str:
 
 
 def _call(method: Callable[..., Any], *arguments: Any, of: Callable[..., Any] | None = None) -> Any:
-    """Calls a callback's method; what it raises is told with its name, file and line.
+    """Calls a callback's method; an error is reported with the method's name, file and line.
 
     Args:
-        of: The method that is named instead.
+        of: Method to name instead.
     """
     try:
         return method(*arguments)
@@ -181,7 +182,7 @@ def _call(method: Callable[..., Any], *arguments: Any, of: Callable[..., Any] | 
 
 
 def _as_json(value: Any, what: str) -> Any:
-    """Returns a copy of JSON values, as a checkpoint gives them back."""
+    """Returns a copy of JSON values, as a checkpoint restores them."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The prices of an experiment, and the times of its rounds: what its reservations and its bill are made from."""
+"""An experiment's prices and its rounds' durations, the basis of reservations and bills."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def make_cost_model(
 
     Args:
         experiment: Fitted to its environment.
-        spaces: Of that environment.
-        prices: Of the region.
-        instance_type: Of the learner; None for the first of ``learner.instance_types``.
-        waves: How many times longer a round's deadline is, because not all its actors can run at once.
-        nodes: Of a Ray cluster, if that is where actors run.
+        spaces: The environment's.
+        prices: The region's.
+        instance_type: The learner's; None for the first of ``learner.instance_types``.
+        waves: Factor for a round's deadline if its actors cannot all run at once.
+        nodes: Nodes of a Ray cluster, if actors run there.
 
     Raises:
         ExperimentError: The instance type has no price.
@@ -41,12 +41,12 @@ def make_cost_model(
 
 
 def make_phase_times(experiment: FittedExperiment, configured: Limits, times: WorkTimes) -> PhaseTimes:
-    """Makes the account of how long a round's phases take.
+    """Makes the record of how long a round's phases take.
 
     Args:
         experiment: Fitted to its environment.
         configured: Its limits.
-        times: For how long the learner's work counts in the bill.
+        times: Billed seconds of the learner's work.
     """
     return PhaseTimes(
         configured, samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,

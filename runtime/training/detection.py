@@ -1,4 +1,4 @@
-"""The signals of the acting policy that scalers read: measured at once, or in a thread beside the training."""
+"""Measures the current policy's signals for scalers, at once or in a thread in parallel with training."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from runtime.training.timing import Timing
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement that is done.
+    """A finished measurement.
 
     Attributes:
         detected: The signals.
         seconds: How long it took.
-        modelled_s: For how long it counts in the bill.
+        modelled_s: Its billed seconds.
     """
 
     detected: Detected
@@ -33,10 +33,10 @@ class Measured:
 
 
 class Detection:
-    """Keeps the samples that the next measurement is made on, and measures.
+    """Keeps the samples for the next measurement, and measures.
 
     Attributes:
-        is_wanted: Whether a scaler reads a signal; if not, nothing is kept and nothing is measured.
+        is_wanted: Whether a scaler reads a signal; if not, nothing is kept or measured.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Detection:
         """Starts without samples.
 
         Args:
-            updater: Gives the objective at the present policy.
-            signals: What the scaler reads; others are not measured.
-            timeout_s: Longest that a measurement that somebody waits for may take.
+            updater: Provides the objective at the current policy.
+            signals: Signals that the scaler reads; others are not measured.
+            timeout_s: Longest measurement that training waits for.
             timing: Clock, limit and billed seconds of a measurement.
         """
         self._detector, self._updater = detector, updater
@@ -70,7 +70,7 @@ class Detection:
         return self.is_wanted and self._samples is not None
 
     def keep(self, parts: Sequence[DetectorSamples]) -> None:
-        """Keeps a subset of a round's samples for the next measurement, or nothing if no scaler reads it."""
+        """Keeps a subset of a round's samples for the next measurement; nothing if no scaler reads it."""
         self._samples = self._detector.select(_joined(parts)) if self.is_wanted else None
 
     def measure(self) -> Measured | None:
@@ -94,15 +94,15 @@ class Detection:
         return Measurement(lambda: self._measure(problem), self._timing.clock)
 
     def result(self, measurement: Measurement) -> Measured:
-        """What was measured; to be asked once, when it is done."""
+        """Returns the result of a finished measurement. Call this once."""
         return self._measured(*measurement.result())
 
     def get_state(self) -> State:
-        """The samples, and the smoothed noise."""
+        """Returns the samples and the smoothed noise."""
         return State({} if self._samples is None else dict(vars(self._samples)), self._smoothed.get_state())
 
     def set_state(self, state: State) -> None:
-        """Goes on with these samples and this noise."""
+        """Restores the samples and the smoothed noise."""
         self._samples = DetectorSamples(**state.arrays) if state.arrays else None
         self._smoothed.set_state(state.values)
 
@@ -128,11 +128,11 @@ class Detection:
 
 
 class Measurement(Future[tuple[Detected, float]]):
-    """One measurement in a thread of its own, which the process' end does not wait for; with its seconds.
+    """One measurement in its own thread, with its seconds. The process can end without waiting for it.
 
     Attributes:
         started_s: When it began.
-        is_told: Whether somebody has been told that it is slow.
+        is_told: Whether its slowness has been reported.
     """
 
     def __init__(self, measure: Callable[[], Detected], clock: Callable[[], float]) -> None:

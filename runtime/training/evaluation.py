@@ -1,6 +1,6 @@
-"""Evaluation: whole episodes under the policy's best actions, or sampled ones, with frozen moments.
+"""Evaluation: whole episodes with the policy's best or sampled actions, and with frozen moments.
 
-Each evaluator has an environment of its own.
+Each evaluator has its own environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runtime.ports.run import Evaluation
 
 _EVALUATION_STREAM, _ACTION_STREAM = 0xE7A1, 0xAC70
 UNLIMITED_EPISODE_STEPS_MAX = 10_000
-"""Episodes of environments without a time limit are cut here."""
+"""Length limit for episodes of environments without a time limit."""
 
 
 class Evaluator:
@@ -29,11 +29,11 @@ class Evaluator:
         self, environment: ActorEnvironment, episodes: int, *, seed: int, is_stochastic: bool = False,
         episode_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepares evaluations in an environment of its own.
+        """Prepares evaluations in a separate environment.
 
         Args:
-            seed: Of the start states, and of sampled actions.
-            is_stochastic: Sample the actions, as training does.
+            seed: Seed of the start states and of sampled actions.
+            is_stochastic: Sample the actions, as in training.
             episode_over: Called after each episode.
         """
         self._environment, self._episodes, self._seed = environment, episodes, seed
@@ -44,7 +44,7 @@ class Evaluator:
 
         Args:
             weights: A WEIGHTS message.
-            fresh: Names other start states than the ones that are the same each time; None for those.
+            fresh: Seed for fresh start states; None for the usual ones.
 
         Raises:
             UnusableEnvironmentError: The environment raised, or its observations or rewards are not finite.
@@ -72,7 +72,7 @@ class Evaluator:
         total, length, is_over = 0.0, 0, False
         while not is_over and length < limit:
             if not np.isfinite(floats(observation, self._environment.spaces)).all():
-                # A policy would choose some action all the same.
+                # A policy would still choose some action.
                 raise UnusableEnvironmentError(f"{self._environment.environment_id}: its observation is not finite "
                                                f"after step {length} of an evaluated episode")
             action = act(observation, Context(self._environment.action_mask))
@@ -86,7 +86,7 @@ class Evaluator:
 
 
 def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray, Context], np.ndarray | int]:
-    """Chooses actions as actors do, with numbers of an episode's own."""
+    """Chooses actions like actors, with random numbers for each episode."""
     stream = np.random.default_rng((_ACTION_STREAM, seed))
     return lambda observation, context: policy.sample(policy.outputs(observation, context), policy.noise(stream, 1)[0])
 
@@ -94,12 +94,12 @@ def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray, Context], np.n
 def evaluate_and_confirm(
     evaluate: Callable[..., Evaluation], weights: bytes, round_index: int, target_return: float | None
 ) -> Evaluation:
-    """Evaluates a policy; if it reaches the target, fresh episodes decide, which nothing has chosen it by.
+    """Evaluates a policy; if it reaches the target, fresh episodes decide, which did not influence its choice.
 
     Args:
         weights: A WEIGHTS message.
-        round_index: The round that left this policy; each has fresh start states of its own.
-        target_return: What is to be confirmed; None for nothing.
+        round_index: The round that left this policy. Each round has its own fresh start states.
+        target_return: Return to confirm; None for none.
     """
     evaluation = evaluate(weights)
     if target_return is None or evaluation.return_mean < target_return:

@@ -2,8 +2,8 @@
 
     python -m runtime.training.evaluation_process CONTROL_FD SETTINGS
 
-Speaks over an inherited socket: asked with a round's number and a WEIGHTS message, it answers in JSON. It ends when the
-process at the other end does.
+It communicates over an inherited socket: a request is a round's number and a WEIGHTS message, the answer is JSON. It
+ends when the process at the other end does.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _ANSWERS: tuple[Mapping[str, tuple[type, ...]], ...] = (
 
 
 class EvaluationProcess:
-    """A `runtime.ports.run.PolicyEvaluator` whose process is started when it is first needed."""
+    """A `runtime.ports.run.PolicyEvaluator` whose process starts when first needed."""
 
     def __init__(
         self, environment_id: str, preprocessing: str, options: Mapping[str, Any] | None = None, *, episodes: int,
         seed: int, target_return: float | None, is_stochastic: bool = False,
         tell: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
-        """Starts nothing yet.
+        """Prepares evaluations without starting a process.
 
         Args:
             preprocessing: The environment's, ``atari`` or ``none``.
-            options: Of the environment; see `lambda_actor.making.OPTIONS`.
-            episodes: Of an evaluation.
-            seed: Of the start states, and of sampled actions.
-            is_stochastic: Sample the actions, as training does.
-            target_return: What is confirmed when it is reached; None for nothing.
+            options: The environment's; see `lambda_actor.making.OPTIONS`.
+            episodes: Episodes of an evaluation.
+            seed: Seed of the start states and of sampled actions.
+            is_stochastic: Sample the actions, as in training.
+            target_return: Return to confirm when reached; None for none.
             tell: Called, also in another thread, when an evaluation begins, after each of its episodes and at its end,
-                with the policy's round, how many are done, and of how many; see `Display.evaluating`.
+                with the policy's round, the number of finished episodes, and their total; see `Display.evaluating`.
         """
         self._episodes, self._tell = episodes, tell
         self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
@@ -63,19 +63,19 @@ class EvaluationProcess:
         self._answer: Future[Mapping[str, Any]] | None = None
 
     def begin(self, weights: bytes, round_index: int) -> None:
-        """Begins to evaluate a policy; only one evaluation is under way at a time."""
+        """Begins to evaluate a policy; only one evaluation runs at a time."""
         self._asked, self._is_repeated = (weights, round_index), False
         self._start()
 
     def _start(self) -> None:
-        # Here and not in the thread: the kernel ends the process when the thread that started it does.
+        # Not in the thread: the kernel ends the process when the thread that started it ends.
         if self._process is None:
             self._process = Child("runtime.training.evaluation_process", self._settings,
                                   variables=ACTOR_VARIABLES)
         self._answer = self._thread.submit(self._ask, self._process.connection, *self._asked)
 
     def result(self, timeout_s: float) -> Evaluation:
-        """Waits for the evaluation that is under way. If its process is killed, another one does it, once.
+        """Waits for the current evaluation. If its process is killed, it is repeated once in a new one.
 
         Raises:
             BudgetError: It takes longer than ``timeout_s``.
@@ -104,7 +104,7 @@ class EvaluationProcess:
         return Evaluation(tuple(found["returns"]), tuple(found["lengths"]), found["seconds"], found["steps_before"])
 
     def close(self) -> None:
-        """Ends the process, whatever it does."""
+        """Ends the process immediately."""
         if self._process is not None:
             self._process.end()
         self._thread.shutdown()
@@ -116,7 +116,7 @@ class EvaluationProcess:
         done = 0
         while _EPISODE_OVER in (message := answer(connection.recv_bytes(ANSWER_BYTES_MAX), *_ANSWERS)):
             done += 1
-            # A hit is confirmed on as many fresh ones.
+            # A hit is confirmed on the same number of fresh episodes.
             self._tell(round_index, done, self._episodes * (1 if done <= self._episodes else 2))
         self._tell(round_index, done, done)
         if "error" not in message:
@@ -128,7 +128,7 @@ class EvaluationProcess:
 
 
 def main(control_fd: int, settings: Mapping[str, Any]) -> None:
-    """Answers until the other end hangs up."""
+    """Answers requests until the other end closes the connection."""
     connection, asked = connect(control_fd)
     evaluator: Evaluator | None = None
 

@@ -1,4 +1,4 @@
-"""When the policy is evaluated during training: beside it, and decided on at a round that is fixed in advance."""
+"""When to evaluate the policy during training: in parallel, with the result due at a fixed later round."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from runtime.training.progress import Progress
 _LAG_SHARE = 4
 """An evaluation decides after a quarter of ``evaluation.every_rounds``, but not before the next round's end."""
 _PLAUSIBLE_SHARE = 0.5
-"""A hit is plausible once a training episode has gone this share of the way from the first returns to the target.
+"""A hit is plausible after a training episode has covered this share of the distance from first returns to target.
 
-Best actions do better than sampled ones, most of all early in a training: when Hopper's evaluations reach 3,000, its
+Best actions do better than sampled ones, most of all early in training: when Hopper's evaluations reach 3,000, its
 training episodes average 1,900 (docs/design/performance.md).
 """
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What became of evaluations in one round; all None in a round without one.
+    """Evaluations that were decided in one round; all None if there were none.
 
     Attributes:
-        evaluation: The one that decided, the last one if there were two.
-        policy_round: The round after which its policy was taken.
+        evaluation: The one that decided; the last if there were two.
+        policy_round: The round whose policy was evaluated.
         seconds: CPU-seconds of all that decided.
-        work_s: For how long they would count in the bill if everything waited for them.
-        modelled_s: For how long they do: what did not fit into the time in which the learner waited for actors.
+        work_s: Billed seconds if everything waited for them.
+        modelled_s: Billed seconds: the part that did not fit into the learner's wait for actors.
     """
 
     evaluation: Evaluation | None = None
@@ -44,11 +44,11 @@ class Decided:
 
 @dataclass(frozen=True)
 class BestPolicy:
-    """The policy whose evaluation had the highest mean return so far; of equal ones the first.
+    """The policy with the highest mean return in an evaluation; the earliest if tied.
 
     Attributes:
         weights: A WEIGHTS message.
-        return_mean: Of the evaluation.
+        return_mean: The evaluation's mean return.
         round_index: The round that left this policy.
     """
 
@@ -59,7 +59,7 @@ class BestPolicy:
 
 @dataclass
 class _Pending:
-    """An evaluation that is under way."""
+    """An evaluation in progress."""
 
     round_index: int
     weights: bytes
@@ -67,15 +67,15 @@ class _Pending:
 
 
 class Evaluations:
-    """Begins evaluations, one at a time, and takes their results at rounds that timing has no part in.
+    """Begins evaluations, one at a time, and collects their results at rounds that do not depend on timing.
 
-    Without a target they are begun every so many rounds. With one they are begun as soon as a hit is plausible by the
-    training episodes' returns, and then one after the other; where no training episode tells, every so many rounds.
-    After the last round its policy is evaluated in any case.
+    Without a target, they begin every ``every_rounds`` rounds. With a target, they begin as soon as the training
+    episodes' returns make a hit plausible, and then one after another. If no training episode has a comparable return,
+    they also begin every ``every_rounds`` rounds. The last round's policy is always evaluated.
 
     Attributes:
         kept: The policy that reached the target; None before.
-        best: The best evaluated one; None before the first evaluation.
+        best: The best evaluated policy; None before the first evaluation.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Evaluations:
 
         Args:
             evaluator: Evaluates one policy at a time.
-            progress: Is told the results, and knows the target.
+            progress: Receives the results, and has the target.
             every_rounds: Rounds between evaluations; 0 for none.
-            has_whole_episodes: Whether the returns of training episodes compare with an evaluation's.
-            times: For how long an evaluation counts in the bill.
+            has_whole_episodes: Whether training returns are comparable with an evaluation's.
+            times: Billed seconds of an evaluation.
         """
         self._evaluator, self._progress, self._times = evaluator, progress, times
         self._every_rounds, self._has_whole_episodes = every_rounds, has_whole_episodes
@@ -106,12 +106,12 @@ class Evaluations:
         self.best: BestPolicy | None = None
 
     def may_take_time(self, round_index: int, *, steps_max: int) -> bool:
-        """Whether an evaluation may be due in a round of so many environment steps at most."""
+        """Returns whether an evaluation may be due in a round of at most ``steps_max`` environment steps."""
         return self._every_rounds > 0 and (
             self._decides(round_index) or self._progress.is_last(round_index, steps_more=steps_max))
 
     def begin_again(self) -> None:
-        """Begins what a resumed run had under way."""
+        """Restarts a resumed run's evaluation in progress."""
         if self._pending is not None:
             self._evaluator.begin(self._pending.weights, self._pending.round_index)
 
@@ -124,13 +124,13 @@ class Evaluations:
         idle_s: float,
         limit_s: float,
     ) -> Decided:
-        """Takes the result that is due at the end of this round, and begins the next evaluation.
+        """Collects the result that is due at the end of this round, and begins the next evaluation.
 
         Args:
-            weights: Gives the policy that this round leaves.
-            returns: Of the training episodes that ended in this round.
-            idle_s: Modelled seconds of this round in which the learner had nothing to do.
-            limit_s: Longest that may be waited for results.
+            weights: Returns the policy that this round leaves.
+            returns: Returns of the training episodes that ended in this round.
+            idle_s: Modeled seconds of this round in which the learner had nothing to do.
+            limit_s: Longest wait for results.
 
         Raises:
             BudgetError: An evaluation took longer than ``limit_s``.
@@ -167,14 +167,14 @@ class Evaluations:
                        max(0.0, work_s - pending.idle_s))
 
     def _observe(self, returns: Iterable[float]) -> None:
-        """Notes the best training episode of a round, and how the first ones were."""
+        """Records a round's best training episode, and the mean of the first returns."""
         found = list(returns) if self._has_whole_episodes else []
         if found and self._first_return is None:
             self._first_return = float(np.mean(found))
         self._best_episodes.append(max(found, default=None))
 
     def _decides(self, round_index: int) -> bool:
-        """Whether what is under way decides at the end of this round."""
+        """Returns whether the evaluation in progress decides at the end of this round."""
         return self._pending is not None and round_index >= self._pending.round_index + self._lag
 
     def _is_due(self, round_index: int) -> bool:
@@ -185,7 +185,7 @@ class Evaluations:
         return best - first >= _PLAUSIBLE_SHARE * (target - first)
 
     def get_state(self) -> State:
-        """What is under way, what makes a hit plausible, and the best policy so far."""
+        """Returns the evaluation in progress, the returns that make a hit plausible, and the best policy so far."""
         pending, best = self._pending, self.best
         found = {"weights": pending and pending.weights, "best_weights": best and best.weights}
         return State({name: np.frombuffer(weights, np.uint8) for name, weights in found.items() if weights}, {
@@ -194,7 +194,7 @@ class Evaluations:
             "best_return_mean": best and best.return_mean, "best_round_index": best and best.round_index})
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state; `begin_again` begins what was under way."""
+        """Restores a state; `begin_again` restarts its evaluation."""
         values = state.values
         self._pending, self.best = None, None
         if values["round_index"] is not None:

@@ -1,4 +1,4 @@
-"""A finished round in its parts, and the one place where they become a row of `rounds.jsonl`."""
+"""A finished round in its parts, and the only place that turns them into a row of `rounds.jsonl`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from runtime.training.updating import RoundTraining, mean
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRound:
-    """What came of a round, all attempts at it included; `runtime.records.rows` explains the numbers.
+    """The results of a round, including all attempts; `runtime.records.rows` explains the numbers.
 
     Attributes:
-        policy_version: Of its actors, or the newest one when it began.
-        decision: How many actors the scaler asked for.
-        measured: What it asked for them by; None if nothing was measured in time.
-        actor_count: Actors that it had.
-        tally: Of its invocations.
+        policy_version: Its actors' version, or the newest one when it began.
+        decision: Number of actors that the scaler asked for.
+        measured: The signals of that decision; None if nothing was measured in time.
+        actor_count: Number of actors that it had.
+        tally: Counts of its invocations.
         training: Its updates.
-        env_steps_total: Trained on since the run's start.
-        decided: The evaluation that was taken in.
+        env_steps_total: Environment steps trained on since the run's start.
+        decided: The evaluation that it collected.
         collect_s: Seconds of waiting for actors.
         modelled_s: Seconds of the round, with every actor on a machine of its own.
         round_s: Seconds of the round.

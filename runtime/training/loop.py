@@ -1,4 +1,4 @@
-"""The loop of rounds: reasons to stop, rows, checkpoints. A pacing, which is given to it, runs each round.
+"""The loop of rounds: reasons to stop, rows, checkpoints. Its pacing runs each round.
 
 Paper: Nitro §4, Fig. 6.
 """
@@ -20,10 +20,10 @@ from runtime.training.pacings import Pacing, Parts
 
 
 class RoundLoop:
-    """Runs rounds until a reason to stop; composes the parts and owns none of their work."""
+    """Runs rounds until there is a reason to stop; combines the parts and does none of their work."""
 
     def __init__(self, parts: Parts, pacing: Pacing) -> None:
-        """Takes the parts of the run and the pacing, which works with the same parts."""
+        """Takes the parts of the run, and the pacing, which uses the same parts."""
         self._parts, self._pacing, self._shield = parts, pacing, parts.saving.shield
         self.progress = parts.progress
         self._resumed_after: RoundRow | None = None
@@ -31,12 +31,11 @@ class RoundLoop:
     def run(self) -> str:
         """Runs until there is a reason to stop, and returns it.
 
-        It is target_return, max_rounds, max_steps, budget or what a callback says.
-
-        Nothing is in flight when it ends, whatever ends it.
+        The reason is target_return, max_rounds, max_steps, budget or a callback's. Nothing is in flight when this ends,
+        for any reason.
 
         Raises:
-            ActorsKeepFailingError: The circuit breaker.
+            ActorsKeepFailingError: The circuit breaker tripped.
             BudgetError: A round took longer than its reserved worst case.
             CallbackError: A callback of the user's raised.
         """
@@ -52,7 +51,7 @@ class RoundLoop:
                     return "budget"
                 self._finish(row := finished.row())
                 if self._parts.callbacks:
-                    # What they see is on disk: whatever they do, it is not lost.
+                    # Callbacks see only rounds on disk, so nothing they do can lose one.
                     self._parts.saving.flush()
                     self._tell(row)
             return reason
@@ -64,7 +63,7 @@ class RoundLoop:
                     self._pacing.close()
 
     def _finish(self, row: RoundRow) -> None:
-        """Hands the round over to be written; the next one's actors are started before it is."""
+        """Queues the round to be written, which happens after the next round's actors have started."""
         with self._shield():
             self.progress.round_index = row.round_index
             self._parts.scaling.observe(row)
@@ -76,11 +75,11 @@ class RoundLoop:
         return self.progress.stop_reason or self._parts.callbacks.stop_reason
 
     def _tell(self, row: RoundRow) -> None:
-        """Tells the callbacks of a round that is on disk; what they change of the environment holds from the next on.
+        """Calls the callbacks for a round on disk; their changes to the environment apply from the next round on.
 
-        No shield is around that: a signal ends a callback that hangs. The checkpoint of a round has the callbacks'
-        states from before they are told of it. So a resumed run tells them of its last round again, and goes on as if
-        it had never ended, wherever it was killed.
+        No shield is around that: a signal ends a callback that hangs. A round's checkpoint has the callbacks' states
+        from before these calls. So a resumed run calls them for its last round again, and continues as if it had never
+        ended, wherever it was killed.
         """
         tell_round([self._parts.callbacks], row)
         if self._parts.callbacks.take_change():
@@ -92,7 +91,7 @@ class RoundLoop:
         return self._parts.evaluations.best
 
     def checkpoint(self) -> Checkpoint:
-        """Everything that the rounds to come depend on.
+        """Returns the state that later rounds depend on.
 
         Raises:
             RunError: Training diverged.
@@ -111,7 +110,7 @@ class RoundLoop:
         """Continues after ``checkpoint``, as if the run had never ended.
 
         Args:
-            rows: Of the rounds until then, for the scaler.
+            rows: Rows of the rounds until then, for the scaler.
 
         Raises:
             CheckpointError: It belongs to another network or another program.

@@ -1,4 +1,4 @@
-"""What a pacing is: how actors and updates of a round follow each other. The loop is given one."""
+"""Pacings: the order of a round's actors and updates. The loop receives one."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from runtime.training.saving import Saving
 from runtime.training.updating import Updating
 
 REJECTED_ROUNDS_MAX = 3
-"""Attempts at one round; then the run ends."""
+"""Attempts at one round before the run ends."""
 
 
 class Pacing(Protocol):
     """Runs single rounds."""
 
     def run_round(self, round_index: int) -> FinishedRound | None:
-        """Runs one round to its end; has the round before it saved when its own actors play.
+        """Runs one round to its end, and saves the previous round while its own actors play.
 
         Returns:
-            What its row is made from; None if the budget does not hold the round.
+            The source of its row; None if the budget does not hold the round.
         """
 
     def close(self) -> None:
-        """Ends what still goes on, whatever ended the run."""
+        """Ends all remaining work, whatever ended the run."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a pacing works with. Each part does its own work; none knows the pacing.
+    """A pacing's parts. Each part does its own work; none knows the pacing.
 
     Attributes:
-        actor_event: Fields of every actor's event that no round changes.
-        spaces: Of the environment.
+        actor_event: Fields of actors' events that are the same in all rounds.
+        spaces: The environment's.
     """
 
     experiment: FittedExperiment
@@ -78,19 +78,19 @@ class Parts:
 
     @property
     def stateful(self) -> dict[str, HasState]:
-        """Those that a checkpoint keeps arrays of, by the name that they have in it."""
+        """Parts with arrays in a checkpoint, by their names there."""
         return {"learner": self.updating.updater, "samples": self.detection, "episode": self.episodes,
                 "scaler": self.scaling.scaler, "evaluation": self.evaluations,
                 "callbacks": self.callbacks}
 
     def choose_limits(self, round_index: int) -> Limits:
-        """Chooses the limits of a round, or of another attempt at it, by what the budget holds."""
+        """Chooses the limits of a round, or of another attempt at it, that fit the budget."""
         self.phases.end_round()
         return self.books.choose_limits(
             self._choices(round_index), actors=self.scaling.scaler.actors_max, round_index=round_index)
 
     def holds(self, round_index: int) -> bool:
-        """Whether what stands in a round fits beside all that is reserved now, under whatever limits."""
+        """Returns whether a round's standing parts fit in addition to all current reservations, under any limits."""
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
@@ -100,16 +100,16 @@ class Parts:
             evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max))
 
     def collected_s(self, seconds: float, actors: int) -> float:
-        """For how long the most actors would have been awaited, if so many were for ``seconds``; some are queued."""
+        """Scales the wait for this number of actors to the maximum number; some are queued."""
         at_once = self.sampler.concurrency
         return seconds / math.ceil(actors / at_once) * math.ceil(self.scaling.scaler.actors_max / at_once)
 
     def actor_spec(self, round_index: int, weights: bytes, limits: Limits, **fields: Any) -> ActorSpec:
-        """What the actors have in common that are started now.
+        """Returns the common settings of the next actors.
 
         Args:
-            weights: Of the newest policy.
-            limits: Of the round.
+            weights: The newest policy's.
+            limits: The round's.
             fields: Fields of the event that differ from the run's.
         """
         return ActorSpec(
@@ -117,14 +117,14 @@ class Parts:
              **fields}, self.spaces, weights_bytes=len(weights), timeout_s=self.by_the_clock(limits).actor_s)
 
     def by_the_clock(self, limits: Limits) -> Limits:
-        """The limits that this machine's clock enforces.
+        """Returns the limits that this machine's clock enforces.
 
-        If the bill follows the clock, the clock keeps tightened limits, but for those of actors: nobody can tell AWS
-        Lambda to end one earlier. A modelled bill has nothing to do with how busy this machine is; it is the model
-        that ends what is longer than its limit.
+        If the bill follows the clock, the clock enforces tightened limits. Actors are the exception, because AWS Lambda
+        cannot be asked to end one earlier. A modeled bill does not depend on how busy this machine is: the model, not
+        the clock, ends anything longer than its limit.
         """
         whole = self.books.meter.limits
-        # Actors that cannot run at once are queued; the bill is modelled as if all ran at once.
+        # Actors that cannot run at once are queued; the bill assumes that all run at once.
         collect_s = self.experiment.fleet.round_deadline_s * math.ceil(
             self.scaling.scaler.actors_max / self.sampler.concurrency)
         if self.books.meter.is_by_the_clock:
@@ -133,7 +133,7 @@ class Parts:
 
 
 class Scaling:
-    """The scaler, and what it is shown.
+    """The scaler and its input.
 
     Attributes:
         scaler: Decides how many actors a round gets.
@@ -145,22 +145,22 @@ class Scaling:
         self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
 
     def observe(self, row: RoundRow) -> None:
-        """Shows the scaler a finished round."""
+        """Passes a finished round to the scaler."""
         self._rows.append(row)
         self.scaler.observe(row)
 
     def remember(self, rows: Iterable[RoundRow]) -> None:
-        """Keeps rows of rounds that a resumed run has finished, for the scaler to look at."""
+        """Keeps a resumed run's finished rows for the scaler."""
         self._rows.extend(rows)
 
     def decide(self, round_index: int, measured: Measured | None) -> ScalingDecision:
-        """Asks the scaler; to be asked once a round.
+        """Asks the scaler. Call this once a round.
 
         Args:
-            measured: Of the acting policy's objective; None if nothing was measured.
+            measured: Signals of the current policy's objective; None if nothing was measured.
 
         Raises:
-            RunError: A scaler of the user's own raises, or one decides on more or fewer actors than it said.
+            RunError: A user's scaler raises, or a scaler's decision is outside its own limits.
         """
         scaler, kind = self.scaler, self._experiment.scaler.kind
         signals = vars(measured.detected if measured else Detected())

@@ -1,4 +1,4 @@
-"""What is refused before anything starts."""
+"""Refuses experiments that cannot work, before anything starts."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def preflight(
     experiment: ResolvedExperiment, prices: PriceTable = PRICES, *, is_modelled: bool = False,
     environment: TriedEnvironment | None = None,
 ) -> tuple[TriedEnvironment, FittedExperiment]:
-    """Refuses what cannot work.
+    """Refuses experiments that cannot work.
 
     Args:
         experiment: Resolved.
-        prices: What the worst case of a round is counted with.
-        is_modelled: Whether the bill is counted: what a table has the seconds of may begin under tightened limits.
+        prices: Prices for the worst case of a round.
+        is_modelled: Whether the bill is modeled. If the table has its workload, it may begin under tightened limits.
         environment: The experiment's, if `try_experiment` has just tried it.
 
     Returns:
-        What the environment is like, and the experiment with what follows from it filled in.
+        The tried environment, and the experiment with the settings that depend on it.
 
     Raises:
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
@@ -61,7 +61,7 @@ def preflight(
     model = make_cost_model(fitted, environment.spaces, prices, waves=waves)
     needed_usd, limits = _smallest_round(fitted, model, is_modelled=is_modelled and not has_actors)
     if has_actors:
-        # Billed by the clock, wherever they are.
+        # Instances are billed by the clock, wherever they are.
         needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(BETWEEN_ROUNDS_S)
     if needed_usd > experiment.budget.usd and fitted.learner.chosen.is_external:
         raise ExperimentError(
@@ -84,15 +84,15 @@ def smallest_budget_usd(
     experiment: ResolvedExperiment, environment: TriedEnvironment, prices: PriceTable, *, instance_type: str | None,
     waves: int = 1, is_modelled: bool = False,
 ) -> float:
-    """Returns what the worst case of a round of the fewest actors costs, with such a learner.
+    """Returns the worst-case cost of a round with the fewest actors and this learner.
 
     Args:
         experiment: Resolved.
-        environment: The experiment's, as `try_experiment` returns it.
-        prices: Of the region.
-        instance_type: The learner's; None if it is none.
-        waves: How many times longer a round's deadline is, because not all its actors can run at once.
-        is_modelled: As `preflight`.
+        environment: The experiment's, from `try_experiment`.
+        prices: The region's.
+        instance_type: The learner's; None if it is not an instance.
+        waves: Factor for a round's deadline if its actors cannot all run at once.
+        is_modelled: See `preflight`.
 
     Raises:
         ExperimentError: The experiment does not suit the environment, or an instance type has no price.
@@ -103,7 +103,7 @@ def smallest_budget_usd(
 
 
 def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
-    """Returns the experiment with what follows from its environment filled in.
+    """Returns the experiment with the settings that depend on its environment.
 
     Raises:
         ExperimentError: The experiment does not suit the environment.
@@ -114,7 +114,8 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
         fitted = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"vector": 1})})
     _check_function(fitted)
     if fitted.learner.chosen.has_actors:
-        # Their trajectories travel nowhere. What an instance loses is played again, unless others have it.
+        # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
+        # them.
         settings: Any = fitted.learner.chosen
         if not environment.is_deterministic and not settings.trainers:
             why = environment.remark or environment.problem
@@ -130,7 +131,7 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
 
 
 def _smallest_round(experiment: FittedExperiment, model: CostModel, *, is_modelled: bool) -> tuple[float, Limits]:
-    """The worst case of a round of the fewest actors, and the tightest limits that the first round may begin under."""
+    """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     limits, start_s = model.limits, INIT_SECONDS_MAX
     if is_modelled:
         units = tabled(experiment)
@@ -144,7 +145,7 @@ def _smallest_round(experiment: FittedExperiment, model: CostModel, *, is_modell
 
 
 def _check_function(experiment: FittedExperiment) -> None:
-    """Checks that the learner function has time for what it computes, if a table tells how long that takes."""
+    """Checks that the learner function has enough time, if the table has its workload."""
     units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
     samples, learner = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner
     if isinstance(times, GradientTimes) and times.durations is not None:
@@ -179,7 +180,7 @@ def _check_gradients(algorithm_key: str, times: FunctionTimes, samples: int, lim
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:
-    """Returns the experiment with what becomes of open episodes, if the environment cannot save them.
+    """Returns the experiment with its handling of open episodes, if the environment cannot save them.
 
     Raises:
         ExperimentError: They cannot be continued, and may be longer than a fragment.

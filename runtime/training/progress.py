@@ -1,4 +1,4 @@
-"""What a run has done so far, and when it has done enough."""
+"""A run's progress, and when it is finished."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SAVED: Mapping[str, tuple[type, ...]] = {
 
 @dataclass
 class Progress:
-    """What a run has done so far.
+    """A run's progress so far.
 
     Attributes:
         stop: The experiment's reasons to stop.
-        fragment_steps: Environment steps of a fragment; none is trained on in part.
+        fragment_steps: Environment steps of a fragment; only whole ones are trained on.
         round_index: The last finished round; 0 before the first.
         env_steps_total: Environment steps that were trained on.
-        evaluation_return_mean: Of the last evaluation.
+        evaluation_return_mean: The last evaluation's.
         evaluation_round: The round that left the policy of the last evaluation.
-        decided_round: The round at whose end that evaluation was taken in.
-        current_round: The round that is under way.
+        decided_round: The round whose end collected that evaluation.
+        current_round: The round in progress.
     """
 
     stop: StopSection
@@ -50,30 +50,30 @@ class Progress:
         return min(1.0, max(fractions))
 
     def is_last(self, round_index: int, *, steps_more: int = 0) -> bool:
-        """Whether this round, once it and so many steps more are trained on, is the last by number or by steps."""
+        """Returns whether this round, with ``steps_more`` additional steps, is the last by number or by steps."""
         return ((self.stop.max_rounds is not None and round_index >= self.stop.max_rounds)
                 or self.room_for(1, steps_more=steps_more) == 0)
 
     def room_for(self, fragments: int, *, steps_more: int = 0) -> int:
-        """Returns how many of these fragments ``stop.max_steps`` still has room for, after so many steps more."""
+        """Returns how many of these fragments fit into ``stop.max_steps`` after ``steps_more`` additional steps."""
         if self.stop.max_steps is None:
             return fragments
         left = (self.stop.max_steps - self.env_steps_total - steps_more) // self.fragment_steps
         return max(0, min(fragments, left))
 
     def evaluated(self, return_mean: float, *, policy_round: int, decided_round: int) -> None:
-        """Notes an evaluation."""
+        """Records an evaluation."""
         self.evaluation_return_mean, self.evaluation_round = return_mean, policy_round
         self.decided_round = decided_round
 
     def is_target_reached(self, return_mean: float | None) -> bool:
-        """Whether such an evaluation is a reason to stop."""
+        """Returns whether this return is a reason to stop."""
         target = self.stop.target_return
         return target is not None and return_mean is not None and return_mean >= target
 
     @property
     def stop_reason(self) -> str | None:
-        """target_return, max_rounds or max_steps; None if there is more to do.
+        """The reason target_return, max_rounds or max_steps; None if there is more to do.
 
         ``stop.max_steps`` is reached when no whole fragment fits any more.
         """
@@ -87,14 +87,14 @@ class Progress:
         return None
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Returns the state for a checkpoint."""
         return {name: getattr(self, name) for name in _SAVED}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from what a checkpoint kept.
+        """Restores a checkpoint's state.
 
         Raises:
-            TypeError: It is not a progress' state.
+            TypeError: It is not a state of Progress.
         """
         if state.keys() != _SAVED.keys():
             raise TypeError(f"progress has {sorted(state)}, not {sorted(_SAVED)}")

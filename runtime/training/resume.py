@@ -1,4 +1,4 @@
-"""What a run goes on from: its directory must be its own, its checkpoint sound, its dollars counted."""
+"""Resumes a run: checks its directory and its checkpoint, and counts its spending."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 STANDING_USD_MIN = 5e-5
-"""Less that stood is billed without a word: it is shown as 0.0000."""
+"""Smaller idle costs are billed without an event, since they are shown as 0.0000."""
 
 
 def stored_experiment(directory: RunDirectory) -> Experiment:
@@ -39,10 +39,10 @@ def stored_experiment(directory: RunDirectory) -> Experiment:
 
 
 def check_same_experiment(experiment: Experiment, stored: Experiment, directory: RunDirectory) -> None:
-    """Checks that the run in the directory, of the ``stored`` experiment, is of this one.
+    """Checks that the run in the directory, with the ``stored`` experiment, belongs to this one.
 
     Raises:
-        RunDirectoryError: It is of another one.
+        RunDirectoryError: It belongs to another one.
     """
     now, before = unchangeable(experiment), unchangeable(stored.resolved())
     if now[KIND] != before[KIND]:
@@ -55,7 +55,7 @@ def check_same_experiment(experiment: Experiment, stored: Experiment, directory:
 
 
 def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary | None:
-    """Returns the summary of a run that has nothing left to do; None if it has, or if that cannot be told."""
+    """Returns the summary of a run with nothing left to do; None if it has work left, or if that is unknown."""
     stop = experiment.stop
 
     def is_reached(limit: float | None, value: float | None) -> bool:
@@ -77,18 +77,18 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
 def continue_rounds(
     loop: RoundLoop, directory: RunDirectory, identity: Any, digests: Mapping[str, str], events: EventSink
 ) -> None:
-    """Has the loop go on after the newest sound checkpoint, and removes the rows of later rounds.
+    """Restores the loop from the newest sound checkpoint, and removes the rows of later rounds.
 
     Args:
         loop: New.
         directory: The run's.
-        identity: Of the experiment, as its checkpoints name it.
-        digests: Of files that decide what rounds are, by their keys; those of the checkpoint must not differ.
-        events: Is told of damaged checkpoints.
+        identity: The experiment's identity in its checkpoints.
+        digests: Digests of files that determine rounds, by key; the checkpoint's must be the same.
+        events: Records damaged checkpoints.
 
     Raises:
-        CheckpointError: No checkpoint is sound, or the newest is of another experiment or file.
-        RunDirectoryError: The rows are not those of the checkpoint's run.
+        CheckpointError: No checkpoint is sound, or the newest is from another experiment or file.
+        RunDirectoryError: The rows do not belong to the checkpoint's run.
     """
     checkpoint: Checkpoint | None = load_newest_checkpoint(
         directory.checkpoints_path,
@@ -107,7 +107,7 @@ def continue_rounds(
 
 
 def _check_files(checkpoint: Checkpoint, digests: Mapping[str, str]) -> None:
-    """Checks that files hold what they held; a checkpoint of an earlier version of this program does not know."""
+    """Checks that files are unchanged; checkpoints of an earlier version of this program lack the digests."""
     known = checkpoint.values.get("digests", {})
     for key, digest in digests.items():
         if known.get(key, digest) != digest:
@@ -118,13 +118,13 @@ def _check_files(checkpoint: Checkpoint, digests: Mapping[str, str]) -> None:
 def count_what_was_spent(
     meter: CostMeter, ledger_path: Path, events: EventSink, *, elsewhere_usd: float, save_ledger: Callable[[], None]
 ) -> None:
-    """Counts what the run has spent since its checkpoint; what was reserved when it was killed counts as spent.
+    """Counts spending since the checkpoint; reservations of the killed run count as spent.
 
     Args:
-        meter: As the checkpoint has it.
+        meter: The checkpoint's.
         ledger_path: The run's ledger, which is newer, if there is one.
-        events: Is told of what was counted.
-        elsewhere_usd: The least that the run has cost, by records elsewhere.
+        events: Records the counted amounts.
+        elsewhere_usd: Lowest possible cost of the run, by records elsewhere.
         save_ledger: Puts the meter's state on disk.
     """
     if ledger_path.exists():
@@ -146,12 +146,12 @@ def count_what_was_spent(
 
 
 def _take_ledger(meter: CostMeter, path: Path, events: EventSink) -> None:
-    """The ledger is newer than the checkpoint; but one in which less is spent is never taken."""
+    """Takes the ledger, which is newer than the checkpoint, unless it shows less spending."""
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
         meter.set_state(from_json(read_regular(path)))
-        # One that is older than the checkpoint may still promise all: actors go on from one round to the next.
+        # An older one may still promise enough, because actors continue from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Training one experiment: puts the parts together, runs the loop, leaves a tidy end."""
+"""Trains one experiment: assembles the parts, runs the loop, and closes everything."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
 
 _REPLAYED_PERCENT_MAX = 100
-"""More steps that are replayed than sampled are worth an advice."""
+"""Percentage of replayed over sampled steps above which people get advice."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a training ended.
+    """The result of a training.
 
     Attributes:
-        summary: What `summary.json` holds.
-        exit_code: 0, or 1 if it failed, or 128 and a signal's number if that interrupted it.
-        error: What it failed with; None if it did not fail.
+        summary: The contents of `summary.json`.
+        exit_code: 0; 1 if it failed; 128 plus the signal's number if it was interrupted.
+        error: The error; None if it did not fail.
         had_ended: Whether nothing was trained, because the run had ended before.
     """
 
@@ -83,11 +83,11 @@ def train(
         experiment: Resolved.
         out: The run's directory.
         backend: Where the run takes place.
-        resume: Continue what ``out`` holds; if it holds nothing yet, start afresh.
-        display: Shows it.
+        resume: Continue the run in ``out``; start a new one if it is empty.
+        display: Shows the run.
         name: The experiment's name, for people.
-        wandb: Shows the run in Weights & Biases, too.
-        callbacks: Are told of the run, after those that the experiment names.
+        wandb: Also shows the run in Weights & Biases.
+        callbacks: Called after the experiment's own callbacks.
 
     Raises:
         RunError: Nothing was started: the experiment, the directory, the server, the checkpoint or W&B is not usable.
@@ -111,7 +111,7 @@ def train(
         finished = finished_summary(fitted, directory) if resume else None
         if wandb is not None:
             stack.callback(wandb.close)
-            # It shows what it does not know yet of a finished run, too.
+            # W&B also gets the missing part of a finished run.
             wandb.open(fitted, directory, name)
         if finished is not None:
             return RunResult(finished, had_ended=True)
@@ -126,14 +126,14 @@ def train(
             events.listen(display.event)
             run.begin(environment, is_resumption=resume)
         except BaseException:
-            # What was opened is closed now; nothing cuts that in two.
+            # Close all that was opened, without interruption.
             signals.ignore()
             raise
         return run.to_the_end(name)
 
 
 class _Run:
-    """One process' share of a run: from start or resumption to its end."""
+    """One process' share of a run: from its start or resumption to its end."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class _Run:
         self._identity = context.experiment.identity
 
     def open(self) -> None:
-        """Opens fleets and processes, which the context's stack closes, and puts the loop together."""
+        """Opens fleets and processes, which the context's stack closes, and assembles the loop."""
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        # Only now: nothing that can be refused needs torch, which takes seconds to import.
+        # Imported late: torch takes seconds to import, and checks that can refuse a run do not need it.
         from runtime.detector.convexity import ConvexityDetector
         from runtime.training.assembly import Equipment, make_round_loop
         from runtime.training.books import Books
@@ -192,7 +192,7 @@ class _Run:
                            experiment.seed, section.threads, experiment.network.initialisation,
                            experiment.network.initial_std)
         device = device_of(section.device)
-        # What only mirrors a learner elsewhere needs no GPU.
+        # A copy of a learner elsewhere needs no GPU.
         learner = make_learner(spec, device="cpu" if section.chosen.has_actors else device)
         remote = None if supplies.learner_fleet is None else Remote(
             spec, ShieldedFleet(supplies.learner_fleet, self._signals), supplies.learner_store, self._context.run_id,
@@ -211,7 +211,7 @@ class _Run:
         return evaluator
 
     def begin(self, tried: TriedEnvironment, *, is_resumption: bool) -> None:
-        """Goes on from what the directory holds, and says so."""
+        """Restores the directory's state, and reports the start."""
         from runtime.display.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
@@ -221,7 +221,7 @@ class _Run:
                              elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, prices_to_json(self._backend.prices))
-        # A killed run may not have flushed its last rounds: all are written again in the place of what is there.
+        # A killed run may not have flushed its last rounds, so all are rewritten.
         tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
         rows = directory.read_rounds()
         tensorboard.add(rows)
@@ -242,7 +242,7 @@ class _Run:
             **{f"! {subject}": text for subject, text in warnings.items()}}, rows)
 
     def to_the_end(self, name: str) -> RunResult:
-        """Runs the loop; whatever happens, leaves a summary."""
+        """Runs the loop, and leaves a summary in any case."""
         stop_reason, exit_code, error = self._run_loop()
         self._signals.ignore()
         self._meter.forfeit()
@@ -250,7 +250,7 @@ class _Run:
         try:
             rows = self._directory.read_rounds()
         except RunDirectoryError as failure:
-            # Somebody else wrote there: that must not hide how the run ended.
+            # Another program wrote there; that must not hide how the run ended.
             if not exit_code:
                 stop_reason, exit_code, error = "failed", 1, failure
         summary: Mapping[str, Any] = summarise(
@@ -261,11 +261,11 @@ class _Run:
             try:
                 finish(summary)
             except (RunError, OSError) as failure:
-                # A full disk or a lost bucket must not hide an earlier reason why the run ends.
+                # A full disk or a lost bucket must not hide an earlier reason for the run's end.
                 if not exit_code:
                     exit_code, error = 1, failure
         if error is not None and not _is_foreseen(error):
-            # A defect of ours: recorded like any other end, and shown with its traceback.
+            # A bug in this program: recorded like any other end, and shown with its traceback.
             raise error
         return RunResult({**summary, "error": _text(error) or None}, exit_code, error)
 
@@ -275,7 +275,7 @@ class _Run:
         write_atomically(self._directory.summary_path, to_json(summary))
 
     def _run_loop(self) -> tuple[str, int, Exception | None]:
-        """Returns why it ended, the exit code, and what it failed with."""
+        """Runs the loop; returns the stop reason, the exit code, and the error."""
         try:
             self._prewarm()
             self._keeping.begins()
@@ -287,7 +287,7 @@ class _Run:
             return "failed", 1, failure
 
     def _prewarm(self) -> None:
-        """Proves that actors start and reach the cache."""
+        """Checks that actors start and reach the cache."""
         if not self._supplies.prewarmed_actors:
             return
 
@@ -299,7 +299,7 @@ class _Run:
         try:
             start()
         except ActorsKeepFailingError:
-            # Once more: that few actors may all have had bad luck.
+            # Try once more, since all of a few actors may fail by chance.
             start()
 
     def _save_ledger(self) -> None:
@@ -309,7 +309,7 @@ class _Run:
 
     def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
         self._directory.append_round(row)
-        # Before the checkpoint: a run whose last one is there has nothing left to do.
+        # Before the checkpoint: a run with its last checkpoint has nothing left to do.
         save_policy(self._directory.policy_path, policy, environment_id=self._experiment.environment.id)
         if best is not self._best:
             self._keep_best(best)
@@ -319,7 +319,7 @@ class _Run:
         tell_round(self._observers, row)
 
     def _keep_best(self, best: BestPolicy | None) -> None:
-        """Puts the best policy on disk; what a killed process wrote after its last checkpoint does not stay there."""
+        """Puts the best policy on disk, or removes one that a killed process wrote after its last checkpoint."""
         path = self._directory.best_policy_path
         if best is None:
             remove(path)
@@ -329,7 +329,7 @@ class _Run:
 
 
 class _Report(Observer):
-    """Writes the report of a run that has ended."""
+    """Writes the report of an ended run."""
 
     def __init__(self, directory: Path, events: EventSink) -> None:
         self._directory, self._events = directory, events
@@ -340,7 +340,7 @@ class _Report(Observer):
 
 
 def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
-    """The fields of an actor's event that say what it plays."""
+    """Returns the fields of an actor's event that describe its environment."""
     return {
         **({"environment_options": environment.options} if environment.options else {}),
         "environment_id": environment.id, "preprocessing": environment.preprocessing,
@@ -351,10 +351,10 @@ def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
 
 
 def _episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvironment) -> dict[str, str]:
-    """What people are told of open episodes, if they are replayed.
+    """Returns facts about replayed episodes, for people.
 
     Args:
-        steps: Of a fragment.
+        steps: Length of a fragment.
     """
     if not environment.replay:
         return {}
@@ -367,7 +367,7 @@ def _episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvir
 
 
 def _warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
-    """What people should know before the first round, by subject."""
+    """Returns warnings for people before the first round, by subject."""
     from runtime.learner.fast import why_off
 
     problem, slow = environment.dropped_because, why_off()

@@ -10,24 +10,24 @@ from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
 
 SaveRound = Callable[[RoundRow, Checkpoint, bytes, BestPolicy | None], None]
-"""Takes a finished round's row, its checkpoint, the policy that is kept as a WEIGHTS message, and the best so far."""
+"""Takes a finished round's row, its checkpoint, the current policy as a WEIGHTS message, and the best so far."""
 
 
 class Saving:
-    """Holds a finished round until somebody has time to write it.
+    """Holds a finished round until there is time to write it.
 
-    A round is finished once it is written. Until then a crash loses it, and what the next round's actors have done
-    meanwhile: their reservation is in the ledger before they start, and both rounds are done again. So the next update
-    must not begin before.
+    A round is finished once it is written. Until then, a crash loses it and the work of the next round's actors. Their
+    reservation is in the ledger before they start, and both rounds are repeated. So the next update must not begin
+    before the round is written.
 
     Attributes:
-        shield: Entered around writes that an interrupt must not cut in two.
+        shield: Context around writes that an interrupt must not cut.
     """
 
     def __init__(
         self, save_round: SaveRound, shield: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """Holds nothing yet.
+        """Starts without a round.
 
         Args:
             save_round: Puts a round on disk.
@@ -37,11 +37,11 @@ class Saving:
         self._held: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
 
     def hold(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
-        """Takes a finished round; the one before it is written."""
+        """Takes a finished round; the previous one must have been written."""
         self._held = (row, checkpoint, policy, best)
 
     def flush(self) -> None:
-        """Writes the round that is held, if there is one; only one attempt is made.
+        """Writes the held round, if there is one. It is attempted only once.
 
         Raises:
             OSError: It cannot be written.

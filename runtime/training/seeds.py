@@ -1,4 +1,4 @@
-"""One experiment with several seeds, one after the other, under one budget; and what they say together.
+"""Trains one experiment with several seeds under one budget, and summarizes them.
 
 A killed seed counts with what its ledger has spent and reserved, so the shares never exceed the budget.
 """
@@ -44,16 +44,16 @@ _KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return
 
 
 def fair_share_usd(budget_usd: float, *, finished_usd: float, others_usd: float, unfinished: int) -> float:
-    """What one of the runs that are not finished may spend in all, what it has spent already included.
+    """Returns a run's share of the budget, including its spending so far.
 
     Args:
-        finished_usd: Spent by those that are finished.
-        others_usd: Spent by all the other ones, finished or not.
-        unfinished: How many are not, this one included.
+        finished_usd: Dollars spent by finished runs.
+        others_usd: Dollars spent by all other runs, finished or not.
+        unfinished: Number of unfinished runs, including this one.
 
     Returns:
-        An equal part of what the finished ones left over; rounded down to whole units of `Budget`, so that the parts
-        never add up to more.
+        An equal share of the money that the finished runs left, rounded down to whole units of `Budget`, so that the
+        shares never exceed it.
     """
     limit, finished, others = (_units(usd) for usd in (budget_usd, finished_usd, others_usd))
     return max(0, min((limit - finished) // unfinished, limit - others)) / UNITS_PER_USD
@@ -78,25 +78,25 @@ def train_seeds(
     name: str,
     wandb: WandbLog | None = None,
 ) -> RunResult:
-    """Trains several seeds, from the experiment's own upwards, each in ``out/seed-S``.
+    """Trains several consecutive seeds, starting with the experiment's own, each in ``out/seed-S``.
 
     Args:
-        experiment: Resolved; its budget is that of all seeds together.
+        experiment: Resolved; its budget is for all seeds together.
         out: Their directory.
         make_backend: Makes the backend of one run.
-        seeds: How many.
-        resume: Continue what ``out`` holds: finished seeds are kept, an unfinished one goes on.
-        settings: Returns what is shown of the experiment before the first run.
+        seeds: Number of seeds.
+        resume: Continue the runs in ``out``: finished seeds are kept, an unfinished one continues.
+        settings: Returns the text shown about the experiment before the first run.
         say: Shows a line.
         name: The experiment's name, for people.
-        wandb: Shows each run in Weights & Biases, too.
+        wandb: Also shows each run in Weights & Biases.
 
     Returns:
-        The summary of all of them, and the exit code: 0, or that of the first run that failed or was interrupted,
-        after which no other is started.
+        The summary of all seeds, and the exit code: 0, or the code of the first run that failed or was interrupted,
+        after which no other starts.
 
     Raises:
-        RunError: Nothing was started: the directory is not usable, or the budget is too small for so many.
+        RunError: Nothing was started: the directory is not usable, or the budget is too small for this many seeds.
     """
     backend = make_backend(experiment)
     prices, is_modelled = backend.prices, backend.cost_basis == "modelled"
@@ -148,7 +148,7 @@ def _train_all(
                 following = runs.next_experiment()
         except RunError as error:
             if not trained:
-                # The first of them was refused.
+                # The first run was refused.
                 raise
             say(f"error: {error}")
             code, cause = 1, error
@@ -166,7 +166,7 @@ class _Limits(TypedDict):
 
 
 class _Document(TypedDict):
-    """What `seeds.json` holds: the seeds, under which limits each that is finished came to its end, the experiment."""
+    """The contents of `seeds.json`: the seeds, the limits of each finished one, and the experiment."""
 
     seeds: list[int]
     finished: dict[str, _Limits]
@@ -177,7 +177,7 @@ _DOCUMENT = pydantic.TypeAdapter(_Document)
 
 
 class _Seeds:
-    """The directory of several seeds' runs: which there are, which are finished, and what they may spend."""
+    """The directory of several seeds' runs: its seeds, which are finished, and their budgets."""
 
     def __init__(self, experiment: ResolvedExperiment, out: Path, count: int, needed_usd: float, name: str) -> None:
         self.experiment, self.out, self.name, self._needed_usd = experiment, out, name, needed_usd
@@ -191,10 +191,10 @@ class _Seeds:
         return self.out / f"seed-{seed}"
 
     def load(self, directory: RunDirectory, *, resume: bool) -> None:
-        """Reads what the directory knows, and refuses one that is not of these seeds.
+        """Reads the directory's state; refuses a directory that does not belong to these seeds.
 
         Raises:
-            RunDirectoryError: It holds something else, or these seeds although they are not to be resumed.
+            RunDirectoryError: It holds something else, or it holds these seeds without ``resume``.
         """
         if directory.holds_run:
             raise RunDirectoryError(f"--out {self.out}: holds a single run; name another directory for --seeds")
@@ -224,7 +224,7 @@ class _Seeds:
                                     f"{len(before)}")
 
     def next_experiment(self) -> ResolvedExperiment | None:
-        """The next run that is not finished, with its share of the budget; None if all are.
+        """Returns the next unfinished run, with its share of the budget; None if all are finished.
 
         Raises:
             ExperimentError: Its share cannot hold one round.
@@ -249,7 +249,7 @@ class _Seeds:
             "seed": seed, "budget": self.experiment.budget.model_copy(update={"usd": share_usd})})
 
     def finish(self, seed: int) -> None:
-        """Notes that this one has come to its end, under these limits."""
+        """Records that this seed has finished under these limits."""
         self._finished[str(seed)] = self._limits()
         self.save()
 
@@ -258,7 +258,7 @@ class _Seeds:
             "seeds": self.seeds, "finished": self._finished, "experiment": unchangeable(self.experiment)}))
 
     def forget_if_nothing_started(self) -> None:
-        """Leaves nothing behind where the very first run was refused."""
+        """Removes the new file if the first run was refused."""
         if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
             remove(self.out / layout.SEEDS)
 
@@ -266,7 +266,7 @@ class _Seeds:
         write_atomically(self.out / layout.SUMMARY, to_json(self.summary(reason)))
 
     def summary(self, reason: str) -> dict[str, Any]:
-        """What there is of all of them, estimates over those that are finished."""
+        """Returns all seeds' results so far, with estimates over the finished ones."""
         rows = [self._row(seed) for seed in self.seeds]
         finished = [row for row in rows if row["is_finished"]]
         return {
@@ -285,7 +285,7 @@ class _Seeds:
                 **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_in(path).most_usd}
 
     def _is_finished(self, seed: int) -> bool:
-        """By its own account; whether a higher limit makes it go on is for the run itself to tell."""
+        """Returns whether it is recorded as finished; the run itself decides whether a higher limit continues it."""
         limits = self._finished.get(str(seed))
         return limits is not None and limits["stop"] == self._limits()["stop"] and (
             limits["budget_usd"] >= self.experiment.budget.usd)
@@ -298,7 +298,7 @@ class _Seeds:
 
 
 def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
-    """All seeds, and the estimates over them; lines of 79 characters at most, but for paths and errors."""
+    """Returns a table of all seeds and the estimates; up to 79 columns wide except for paths and errors."""
     lines = [f"{'seed':>10}  {'stopped by':<14} {'last eval':>10} {'best eval':>10} {'steps':>12} {'dollars':>9}"]
     lines += [f"{row['seed']:>10}  {row['stop_reason'] or 'not finished':<14} "
               f"{return_text(row['evaluation_return_mean']):>10} {return_text(row['evaluation_return_best']):>10} "

@@ -26,7 +26,7 @@ class Interrupted(BaseException):
 
 
 class _TimeIsUp(BaseException):
-    """A time limit has passed; no Exception, which an environment may well pass over."""
+    """A time limit has passed. Not an Exception, because an environment may catch those."""
 
 
 class Signals:
@@ -39,7 +39,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # What was ignored from the start, as under nohup, stays ignored.
+            # Signals that were ignored from the start, as under nohup, remain ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._arrived)
         return self
@@ -50,7 +50,7 @@ class Signals:
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """A block that a signal does not cut in two; one that arrives in it takes effect at its end."""
+        """Delays signals that arrive in the block until its end."""
         self._shields += 1
         try:
             yield
@@ -60,14 +60,14 @@ class Signals:
             self._arrived(self._waiting, None)
 
     def ignore(self) -> None:
-        """From now on no signal cuts anything: what is left to do is bounded, and must be done."""
+        """Ignores all signals from now on: the remaining work is bounded and must be done."""
         self._shields += 1
 
     @contextmanager
     def time_limit(self, seconds: float, what: str) -> Iterator[None]:
-        """A block that ends with `BudgetError` when it takes longer: so long was reserved for it, and no longer.
+        """Ends a block that exceeds its reserved time with `BudgetError`.
 
-        What passes over that is told again each second, and this process ends if that does not help either.
+        If the code suppresses that, it is raised again each second, and finally this process ends.
         """
         times, is_over = 0, False
 
@@ -97,13 +97,13 @@ class Signals:
         if self._shields:
             self._waiting = number
         else:
-            # What follows is bounded, and must be done: a second signal does not cut it.
+            # The remaining work is bounded and must be done, so a second signal does not cut it.
             self.ignore()
             raise Interrupted(number)
 
 
 class ShieldedFleet:
-    """A fleet whose calls no signal cuts in two, so that none of its locks stays held."""
+    """A fleet whose calls no signal cuts, so that no lock stays held."""
 
     def __init__(self, fleet: Fleet, signals: Signals) -> None:
         self._fleet, self._signals = fleet, signals
@@ -115,12 +115,12 @@ class ShieldedFleet:
             self._fleet.start(invocations)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """In slices, between which a signal takes effect."""
+        """Waits in slices, between which a signal takes effect."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = deadline_s - time.monotonic()
             with self._signals.shield():
-                # Kept until they are returned: a signal takes effect at the block's end.
+                # Stored until returned, because a signal takes effect at the block's end.
                 self._outcomes += self._fleet.wait(0.0 if self._outcomes else max(0.0, min(left_s, _SIGNAL_LATENCY_S)))
             if self._outcomes or left_s <= 0:
                 outcomes, self._outcomes = self._outcomes, []

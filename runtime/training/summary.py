@@ -1,4 +1,4 @@
-"""The summary of a run: what `summary.json` holds."""
+"""The summary of a run, in `summary.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runtime.training.evaluations import BestPolicy
 
 
 class Summary(TypedDict):
-    """What `summary.json` holds; docs/reference/run_directory.md explains it."""
+    """The contents of `summary.json`; see docs/reference/run_directory.md."""
 
     experiment: str
     environment_id: str
@@ -55,7 +55,7 @@ _SUMMARY = pydantic.TypeAdapter(Summary)
 
 
 def read_summary(path: Path) -> Summary | None:
-    """Reads a `summary.json`; None if there is none, or one that this version does not write."""
+    """Reads a `summary.json`; None if there is none, or if it has another version's format."""
     try:
         return _SUMMARY.validate_python(from_json(read_regular(path)), strict=True)
     except (OSError, ValueError):
@@ -75,19 +75,19 @@ def summarise(
     session_s: float,
     was_resumed: bool,
 ) -> Summary:
-    """Sums up a run.
+    """Summarizes a run.
 
     Args:
-        rows: Of its finished rounds, in order.
-        name: Of the experiment, for people.
+        rows: Rows of its finished rounds, in order.
+        name: The experiment's name, for people.
         experiment: Resolved.
         backend: Where it took place.
         best: The best evaluated policy, which the directory holds; None if none was evaluated.
         stop_reason: Why it ended.
-        error: What went wrong; empty if nothing did.
-        spent_usd: In all, in US dollars.
-        session_s: Seconds that this process' share of the run took.
-        was_resumed: Whether another process had a share before.
+        error: The error; empty if there was none.
+        spent_usd: Total cost, in US dollars.
+        session_s: Seconds of this process' share of the run.
+        was_resumed: Whether another process ran an earlier share.
     """
     evaluated = [(row.evaluation_round, row.evaluation_return_mean) for row in rows
                  if row.evaluation_return_mean is not None]
@@ -120,7 +120,7 @@ def summarise(
         "provisioned_cost_usd": sum(row.provisioned_cost_usd for row in rows),
         "learner_cost_usd": sum(row.learner_cost_usd for row in rows),
         "infrastructure_cost_usd": sum(row.infrastructure_cost_usd for row in rows),
-        # Of rounds that did not finish: failed, interrupted, or forfeited because the run was killed.
+        # Cost of unfinished rounds: failed, interrupted, or forfeited because the run was killed.
         "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.round_cost_usd for row in rows)),
         "modelled_s": sum(row.modelled_round_s + (row.modelled_evaluate_s or 0.0) for row in rows),
         "measured_session_s": session_s,

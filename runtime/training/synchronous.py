@@ -2,13 +2,13 @@
 
 A round, numbered from 1:
 
-    1. the policy's weights are published, and the actors that are due whatever the score start at once;
+    1. the policy's weights are published, and the minimum number of actors starts at once;
     2. meanwhile the last round's row and checkpoint are written, and
-    3. the detector measures, of that policy and on the last round's samples, what the scaler reads;
-    4. the scaler turns it into a number of actors, and the missing ones start with the same weights;
-    5. all are awaited, their trajectories aggregated in slot order, and the policy is updated.
+    3. the detector measures that policy's signals for the scaler on the last round's samples;
+    4. the scaler decides the number of actors, and the missing ones start with the same weights;
+    5. the round waits for all, aggregates their trajectories in slot order, and updates the policy.
 
-Before anything of a round starts, its worst case is reserved in the budget.
+Before a round starts, its worst case is reserved in the budget.
 
 Paper: Nitro §4, Fig. 6.
 """
@@ -40,9 +40,9 @@ class _Attempt:
     """One attempt at a round whose actors have ended.
 
     Attributes:
-        decision: The scaler's; a later attempt has that of the first.
-        measured: Before the decision; None in a later attempt.
-        reserved_usd: The most that was reserved at once.
+        decision: The scaler's; a later attempt reuses the first one's.
+        measured: Signals of the decision; None in a later attempt.
+        reserved_usd: The highest reservation at any time.
     """
 
     limits: Limits
@@ -64,13 +64,13 @@ class SynchronousPacing:
         self._meter = parts.books.meter
 
     def close(self) -> None:
-        """Nothing goes on between two rounds."""
+        """Does nothing: no work is left between two rounds."""
 
     def run_round(self, round_index: int) -> FinishedRound | None:
-        """Runs one round to its end, as `runtime.training.pacings.Pacing` says.
+        """Runs one round to its end; see `runtime.training.pacings.Pacing`.
 
         Raises:
-            ActorsKeepFailingError: The circuit breaker, or too many attempts missed their quorum.
+            ActorsKeepFailingError: The circuit breaker tripped, or too many attempts missed their quorum.
             BudgetError: The round took longer than its reserved worst case.
         """
         started_s, weights = self._clock(), self._parts.updating.updater.weights()
@@ -145,7 +145,7 @@ class SynchronousPacing:
     def _spec(self, round_index: int, weights: bytes, limits: Limits, rejected: Sequence[_Attempt]) -> ActorSpec:
         fields = self._parts.callbacks.actor_fields
         if raised := sum(one.collected.has_raising_slot for one in rejected):
-            # The same numbers would raise again.
+            # The same random numbers would raise again.
             fields["seed"] = int(np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0])
         return self._parts.actor_spec(round_index, weights, limits, **fields)
 
@@ -170,21 +170,21 @@ class SynchronousPacing:
                                       free_usd=self._meter.free_usd)
 
     def _modelled_collect_s(self, collected: Collected, first_wave: int, detect_s: float) -> float:
-        """Seconds until all actors would be back, were each on a machine of its own.
+        """Returns the seconds until all actors would be back if each had its own machine.
 
-        The first wave starts at once, the boost when the detector is done; the deadline ends both.
+        The first wave starts at once, the boost when the detector is done; the deadline limits both.
         """
         first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
         boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
         return min(max(first_s, detect_s + boost_s), self._experiment.fleet.round_deadline_s)
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
-        # A hair less than the product, which can come out a hair too large.
+        # Slightly less than the product, which rounding can make slightly too large.
         needed = math.ceil(self._parts.failures.patience.quorum * attempt.actor_count - 1e-9)
         return len(attempt.collected.trajectories) >= max(1, needed)
 
     def _reject(self, round_index: int, attempt: _Attempt) -> RoundBill:
-        """Gives up an attempt: nothing of it is trained on, and no open episode is consumed."""
+        """Rejects an attempt: nothing of it is trained on, and no open episode is consumed."""
         self._parts.events.append("round_rejected", round_index=round_index, actor_count=attempt.actor_count,
                                   actors_returned=len(attempt.collected.trajectories))
         bill = self._meter.close_round(actors_started=attempt.actor_count, seconds=attempt.modelled_collect_s)
@@ -194,10 +194,10 @@ class SynchronousPacing:
     def _finish(
         self, round_index: int, attempts: Sequence[_Attempt], bills: Sequence[RoundBill], started_s: float
     ) -> FinishedRound:
-        """Trains on what the last attempt collected, and bills it.
+        """Trains on the last attempt's trajectories, and bills it.
 
         Args:
-            bills: Of the rejected attempts.
+            bills: Bills of the rejected attempts.
             started_s: When the first one began.
         """
         attempt, measured = attempts[-1], attempts[0].measured
@@ -227,10 +227,10 @@ class SynchronousPacing:
             account=self._parts.books.account([*bills, bill], attempt.reserved_usd))
 
     def _train(self, round_index: int, attempt: _Attempt, detect_s: float) -> tuple[RoundTraining, Decided]:
-        """Updates the policy, and takes in an evaluation that is due.
+        """Updates the policy, and collects a due evaluation.
 
         Args:
-            detect_s: Seconds that detection took of those that are reserved for all three.
+            detect_s: Seconds that detection used of the time reserved for all three.
         """
         parts, training = self._parts, RoundTraining()
         trajectories = attempt.collected.trajectories

@@ -1,4 +1,4 @@
-"""How long the parts of a round take, and may take."""
+"""Durations and time limits of a round's parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from runtime.ports.money import WorkTimes
 
 TimeLimit = Callable[[float, str], AbstractContextManager[None]]
-"""Entered with seconds and a name around what is reserved for that long; raises `BudgetError`."""
+"""Takes seconds and a name; the context raises `BudgetError` when its block takes longer."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Timing:
     """Clock, limits and billed seconds of a run.
 
     Attributes:
-        times: For how long the learner's work counts in the bill.
-        limit: Ends what takes longer than was reserved for it.
+        times: Billed seconds of the learner's work.
+        limit: Ends work that exceeds its reserved time.
         clock: Monotonic seconds.
     """
 

@@ -1,11 +1,11 @@
-"""Tries an environment in processes of its own, before anything starts.
+"""Tries an environment in separate processes, before anything starts.
 
     python -m runtime.training.trial CONTROL_FD MADE
 
-An environment that raises, hangs, or ends the process that it is in, is refused with what it was doing. A run leaves
-episodes open in one process and continues them in another. So some are played in a new process, and one is taken up in
-another new one: from its saved state, if the environment can save it, and from its seed and its actions. If
-observations and rewards differ, the environment is not deterministic. What is tried is in `lambda_actor.trial`.
+An environment that raises, hangs, or ends its process is refused, with the step at which it did so. A run leaves
+episodes open in one process and continues them in another. So the trial plays some in a new process and continues one
+in another new process: from its saved state, if the environment can save it, and from its seed and its actions. If
+observations and rewards differ, the environment is not deterministic. `lambda_actor.trial` has the tests.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.processes.inside import connect
 
 _STEPS_MAX = 256
-"""Of the first fragment that is played."""
+"""Longest first fragment that is played."""
 _PATIENCE_S, _NOTICE_S, _POLL_S = 600, 30, 1.0
-"""Each import, reset and step has so long; one that takes longer than the notice is told of."""
+"""Time limit of each import, reset and step; the time until a notice; and between checks."""
 _SAID_BYTES = 2**16
-"""Of what it printed, so much is kept for its last line. Whoever prints more in one step prints without end."""
+"""Bytes of output that are kept for its last line. More output in one step counts as endless."""
 _MAKING = "being imported and made"
 
 
@@ -46,16 +46,16 @@ def try_environment(
     environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
     fragment_steps: int = _STEPS_MAX, is_together: bool = False,
 ) -> TriedEnvironment:
-    """Makes an environment in another process, plays, and goes on in a third one; returns what it is like.
+    """Makes an environment in another process, plays, and continues in a third one; returns its properties.
 
     Args:
-        environment_id: This and the next two as `make_environment` takes them.
-        fragment_steps: ``actor.fragment_steps``; so many steps are played at once, of 256 at most.
-        is_together: Whether a process will play several in lock-step, which is tried then.
+        environment_id: This and the next two are arguments of `make_environment`.
+        fragment_steps: ``actor.fragment_steps``; at most 256 steps are played.
+        is_together: Whether a process will play several in lock-step, which is then tried.
 
     Raises:
         EnvironmentNotHereError: It cannot be made, its process ended, or it took too long.
-        ExperimentError: It raises, observes or returns what nobody here can use, ends its process or takes too long.
+        ExperimentError: It raises, has unusable observations or results, ends its process, or takes too long.
     """
     made = json.dumps([environment_id, preprocessing, options or {}])
     with _Trial(made) as here, _Trial(made) as elsewhere:
@@ -66,7 +66,7 @@ def try_environment(
             raise EnvironmentNotHereError(str(error)) from None
         try:
             played = here.ask("play", trial.PLAYED, steps=min(fragment_steps, _STEPS_MAX))
-            # Whatever it holds, a port or a file, is free for the next one.
+            # Frees its ports and files for the next process.
             here.end()
             differs = elsewhere.ask("go on", trial.DIFFERS, **played) if played["episode"] else trial.NOTHING_DIFFERS
         except _TrialError as error:
@@ -81,11 +81,11 @@ def try_environment(
 
 
 class _TrialError(Exception):
-    """What a trial came to, for people."""
+    """The failure of a trial, for people."""
 
 
 class _Trial:
-    """A process that does what it is asked for with one environment; nothing that it prints is kept but the end."""
+    """A process that runs tasks with one environment; only the end of its output is kept."""
 
     def __init__(self, made: str) -> None:
         """Starts it.
@@ -111,14 +111,14 @@ class _Trial:
         os.close(self._output)
 
     def end(self) -> None:
-        """Ends it, with what the environment has started."""
+        """Ends it, with all processes that the environment started."""
         self._process.end()
 
     def ask(self, task: str, keys: tuple[str, ...], **values: Any) -> dict[str, Any]:
-        """Has it do a task; returns the answer, which has these keys.
+        """Runs a task; returns the answer, which has these keys.
 
         Raises:
-            _TrialError: It raised, ended, took too long, or answered something else.
+            _TrialError: It raised, ended, took too long, or gave another answer.
         """
         try:
             self._process.connection.send_bytes(json.dumps({"task": task, **values}).encode())
@@ -139,7 +139,7 @@ class _Trial:
                               f"{self._doing}{self._last_line()}") from None
 
     def _message(self) -> tuple[str, Any]:
-        """Awaits the next message: its kind, and what it says."""
+        """Waits for the next message; returns its kind and value."""
         since_s, is_noticed, printed_before = time.monotonic(), False, self._printed
         while self._process.connection not in (ready := wait(self._sources, _POLL_S)):
             if self._output in ready:
@@ -165,25 +165,25 @@ class _Trial:
         return _TrialError(f"{self._about}while it was {self._doing}, it {JUNK}")
 
     def _prints(self, printed_before: int) -> str:
-        """Whether it prints without end, and its last line, to be put behind a message."""
+        """Returns text about endless output and the last line, to append to a message."""
         printed = self._printed - printed_before
         return (f", and prints without end, {printed:,} bytes so far" if printed > _SAID_BYTES else ""
                 ) + self._last_line()
 
     def _last_line(self) -> str:
-        """The last line that it printed, to be put behind a message; "" if it printed nothing."""
+        """Returns the last line of its output, to append to a message; "" if there is none."""
         said = self._said.decode(errors="replace").strip().splitlines()
         return f"; the last line there: {one_line(said[-1])}" if said else ""
 
     def _listen(self) -> None:
-        """Takes in what was printed, and forgets all but the end."""
+        """Reads its output, and keeps only the end."""
         with suppress(BlockingIOError):
             while data := os.read(self._output, _SAID_BYTES):
                 self._said = (self._said + data)[-_SAID_BYTES:]
                 self._printed += len(data)
                 if self._process.exit_code is None:
                     return
-            # Nobody has it open any more.
+            # All writers have closed it.
             self._sources = [self._process.connection]
 
 
@@ -200,7 +200,7 @@ def _tuples(value: Any) -> Any:
 
 
 class _Telling:
-    """An environment that tells what it is about to do."""
+    """An environment that reports each call before it makes it."""
 
     def __init__(self, environment: ActorEnvironment, tell: Callable[[str], None]) -> None:
         self._environment, self._tell, self._step = environment, tell, 0
@@ -220,14 +220,14 @@ class _Telling:
 
 
 def main(control_fd: int, made: str) -> None:
-    """Does what it is asked for, until the other end hangs up."""
+    """Runs tasks until the other end closes the connection."""
     connection, messages = connect(control_fd)
     process_id = os.getpid()
     environment_id = json.loads(made)[0]
     spare: list[Any] = []
 
     def say(kind: str, value: Any) -> None:
-        # A copy that the environment forked says nothing.
+        # Forked copies of this process must not send messages.
         if os.getpid() == process_id:
             connection.send_bytes(json.dumps({kind: value}).encode())
 

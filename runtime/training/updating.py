@@ -1,4 +1,4 @@
-"""The updates of a round: trains on what arrived, within its time, and keeps account of it."""
+"""The updates of a round: trains on arrived trajectories, within the time limit, and keeps records."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class RoundTraining:
 
     Attributes:
         learn_s: Seconds that they took.
-        modelled_s: Seconds for which they count in the bill.
+        modelled_s: Their billed seconds.
         env_steps: Environment steps that were trained on for the first time.
-        replayed_steps: Steps that were taken again to continue open episodes; None if nothing is replayed.
-        episodes_dropped: Episodes that were begun and that nobody finishes.
+        replayed_steps: Steps that were repeated to continue open episodes; None if nothing is replayed.
+        episodes_dropped: Episodes that were begun and will not be finished.
         trajectories: Trajectories that were trained on for the first time.
         replayed: Trajectories that were trained on again.
     """
@@ -57,28 +57,28 @@ class RoundTraining:
             self.trajectories += len(update.staleness)
 
     def add_episodes(self, trajectories: Iterable[Trajectory]) -> None:
-        """Notes the episodes that ended in these trajectories, which are not kept."""
+        """Records the episodes that ended in these trajectories, which are not kept."""
         self.episodes += [{name: trajectory[name] for name in _EPISODE_FIELDS} for trajectory in trajectories]
 
     @property
     def episode_returns(self) -> list[float]:
-        """Of the episodes that ended."""
+        """Returns of the ended episodes."""
         return [float(one) for episodes in self.episodes for one in episodes["episode_returns"]]
 
     @property
     def episode_lengths(self) -> list[int]:
-        """Of the episodes that ended, in steps."""
+        """Lengths of the ended episodes, in steps."""
         return [int(one) for episodes in self.episodes for one in episodes["episode_lengths"]]
 
     @property
     def episodes_spanning_versions(self) -> int:
-        """How many of them an older policy version had begun."""
+        """Number of ended episodes that an older policy version began."""
         return sum(int((episodes["episode_first_versions"] != episodes["policy_version"]).sum())
                    for episodes in self.episodes)
 
     @property
     def mean_metrics(self) -> UpdateMetrics:
-        """Means over the updates, but the last one's learning rate."""
+        """Means over the updates, with the last one's learning rate."""
         means: dict[str, Any] = {
             name: mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
         return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
@@ -99,10 +99,10 @@ class Updating:
         """Starts with no update.
 
         Args:
-            episodes: Take over what trajectories leave open when they are trained on.
+            episodes: Stores the episodes that trained trajectories leave open.
             progress: Counts the environment steps.
-            spaces: Of the environment.
-            experiment: Says whether rewards are clipped and episodes replayed, and what is named if training diverges.
+            spaces: The environment's.
+            experiment: Determines reward clipping, replays, and the settings named if training diverges.
             timing: Clock, limit and billed seconds of an update.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
@@ -110,10 +110,10 @@ class Updating:
         self._settings_key = f"algorithm.{experiment.algorithm.chosen_key}"
 
     def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
-        """Trains on these trajectories, once, and takes over the episodes that they left open.
+        """Trains on these trajectories once, and stores the episodes that they left open.
 
         Args:
-            training: The round's account.
+            training: The round's record.
             limit_s: Longest that it may take.
 
         Returns:
@@ -143,7 +143,7 @@ class Updating:
         return updates[-1]
 
     def replay(self, training: RoundTraining, limit_s: float) -> bool:
-        """Trains once more on trajectories that the updater keeps; False if it may not.
+        """Trains again on trajectories that the updater keeps; returns False if it may not.
 
         Raises:
             NotFiniteError: Training diverged.
@@ -188,6 +188,6 @@ class Updating:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Returns the mean of those that are known; None if none is."""
+    """Returns the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None

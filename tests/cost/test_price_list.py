@@ -67,7 +67,7 @@ def asked(region: str = "us-east-1", *, architecture: str = "x86_64",
 def refusal() -> str:
     """What is remarked of the first price that is the dated table's instead."""
     prices, remark = asked()
-    name, _, text = remark.partition(" is that of the dated table, 2026-11-20: ")
+    name, _, text = remark.partition(" is from the dated table, 2026-11-20: ")
     assert name not in prices.skus
     assert prices.source.startswith(f"the Price List API and, for {name}")
     return text
@@ -155,7 +155,7 @@ def test_only_the_price_that_cannot_be_told_is_the_dated_tables(api: PriceList, 
     api.products.remove(api.named(f"{sku}-US-EAST-1"))
     prices, remark = asked()
     (name,) = whole["skus"].keys() - prices.skus.keys()
-    assert remark.startswith(f"{name} is that of the dated table, 2026-11-20: ")
+    assert remark.startswith(f"{name} is from the dated table, 2026-11-20: ")
     for field in ("request_usd", "instance_hour_usd", "serverless_cache_gib_hour_usd", "public_ipv4_hour_usd"):
         assert vars(prices)[field] == whole[field], field
     assert vars(prices.functions["x86_64"]) == pytest.approx(vars(PRICES.functions["x86_64"]), rel=1e-4)
@@ -180,7 +180,7 @@ def test_elsewhere_what_the_api_does_not_tell_is_the_dated_tables_price_times_tw
     # What it tells, it tells of that region.
     assert prices.volume_gib_month_usd == 0.08
     table = "the dated table" if times == 1 else "the dated table of us-east-1 times 2"
-    assert remark.count(f" is that of {table}, 2026-11-20: the Price List API has no products") == 3
+    assert remark.count(f" is from {table}, 2026-11-20: the Price List API has no products") == 3
     assert prices.source.endswith(f", {table} of 2026-11-20")
     assert prices_from_json(prices_to_json(prices)) == prices
 
@@ -190,7 +190,7 @@ def test_a_file_of_the_users_comes_before_the_dated_table(api: PriceList) -> Non
     own = PRICES.model_copy(update={"region": "sa-east-1", "source": "my file", "public_ipv4_hour_usd": 0.006})
     prices, remark = asked("sa-east-1", other=own)
     assert prices.public_ipv4_hour_usd == 0.006
-    assert remark.startswith("public_ipv4_hour_usd is that of my file, 2026-11-20: ")
+    assert remark.startswith("public_ipv4_hour_usd is from my file, 2026-11-20: ")
 
 
 def test_only_prices_are_multiplied() -> None:
@@ -330,14 +330,14 @@ def unreachable(request: pytest.FixtureRequest, api: PriceList, monkeypatch: pyt
 def test_without_it_the_dated_table_is_used_and_that_is_told(unreachable: str) -> None:
     prices, remark = asked()
     assert prices is PRICES
-    assert remark == f"{unreachable}; the prices are those of the dated table, {PRICES.as_of}"
+    assert remark == f"{unreachable}; the prices are from the dated table, {PRICES.as_of}"
 
 
 @pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1"])
 def test_without_it_elsewhere_the_dated_table_counts_twice(unreachable: str, region: str) -> None:
     prices, remark = asked(region)
     assert (prices, prices.region) == (elsewhere(PRICES, region), region)
-    assert remark == f"{unreachable}; the prices are those of the dated table of us-east-1 times 2, {PRICES.as_of}"
+    assert remark == f"{unreachable}; the prices are from the dated table of us-east-1 times 2, {PRICES.as_of}"
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])

@@ -71,7 +71,7 @@ def test_a_stack_in_any_other_state_is_one(status: str) -> None:
 def test_one_that_does_not_say_its_limits_is_ended(name: str, value: str | None) -> None:
     deployed = read_deployment(stack(**{name: value}))
     reason = reason_to_end(deployed, ENTRY, CREATED_S)
-    assert reason == f"nobody can tell what it may cost: its tag nitro:{name.replace('_', '-')} is {value!r}"
+    assert reason == f"its possible cost is unknown: its tag nitro:{name.replace('_', '-')} is {value!r}"
 
 
 # What it can have cost
@@ -177,12 +177,12 @@ def test_one_that_was_never_heard_of() -> None:
     for entry in (None, replace(ENTRY, stack="arn:another", spent_usd=0.0, reserved_usd=0.0), Entry("hopper/first")):
         assert reason_to_end(DEPLOYED, entry, CREATED_S + MISSING_S) == ""
         assert reason_to_end(DEPLOYED, entry, CREATED_S + MISSING_S + 1) == (
-            "its learner was never heard of, in 45 minutes")
+            "its learner never reported, in 45 minutes")
 
 
 @pytest.mark.parametrize(("state", "limit_s", "text"), [
-    (TRAINING, LATE_S, "its learner (training) has not been heard of for 10 minutes"),
-    (STARTING, STARTING_S, "its learner (starting) has not been heard of for 25 minutes")])
+    (TRAINING, LATE_S, "its learner (training) has not reported for 10 minutes"),
+    (STARTING, STARTING_S, "its learner (starting) has not reported for 25 minutes")])
 def test_one_that_has_become_silent(state: str, limit_s: float, text: str) -> None:
     entry = replace(ENTRY, state=state)
     assert reason_to_end(DEPLOYED, entry, entry.seen_at_s + limit_s) == ""

@@ -265,8 +265,8 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
 @pytest.mark.parametrize(("figures", "silent_s", "reason"), [
     ({"state": FINISHED, "reason": "the pool was closed"}, 0.0, "it has finished: the pool was closed"),
     ({"reserved_usd": 2.0}, 0.0, "its budget is used up"),
-    ({}, LATE_S, "its learner (training) has not been heard of for 10 minutes"),
-    ({"state": STARTING}, STARTING_S, "its learner (starting) has not been heard of for 25 minutes"),
+    ({}, LATE_S, "its learner (training) has not reported for 10 minutes"),
+    ({"state": STARTING}, STARTING_S, "its learner (starting) has not reported for 25 minutes"),
 ], ids=["closed", "budget", "killed", "killed early"])
 def test_what_a_pool_sampled_with_is_gone_within_two_ticks_when_it_is_closed_silent_or_out_of_budget(
     account: Account, figures: dict[str, Any], silent_s: float, reason: str
@@ -305,7 +305,7 @@ def test_a_deployment_that_nobody_announced_is_ended_when_its_time_is_up(account
     account.deploy("hopper")
     assert account.tick(MISSING_S - 60)["Nitro-hopper"]["decision"] == ""
     report = account.tick(120)["Nitro-hopper"]
-    assert report["decision"].startswith("its learner was never heard of")
+    assert report["decision"].startswith("its learner never reported")
     assert account.left("hopper") == []
     entry = account.ledger.get(f"hopper/{RUN}")
     assert 0.0 < entry.spent_usd < 1.0
@@ -324,7 +324,7 @@ def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_da
     assert (report["decision"], report["projected_usd"] < 0.03) == ("", True)
     assert account.ledger.get(f"hopper/{RUN}").began_s(stack.stack_id) == looked_s
     assert account.tick(MISSING_S - 120)["Nitro-hopper"]["decision"] == ""
-    assert account.tick(61)["Nitro-hopper"]["decision"].startswith("its learner was never heard of")
+    assert account.tick(61)["Nitro-hopper"]["decision"].startswith("its learner never reported")
 
 
 def in_creation(name: str) -> Any:
@@ -411,7 +411,7 @@ def test_actors_of_a_silent_learner_are_told_to_stop_by_one_of_them(account: Acc
     account.train("hopper", account.deploy("hopper"), covered_until_s=account.now_s + 10**6)
     account.tick()
     account.answer = {"FunctionError": "Unhandled"}
-    assert account.tick(LATE_S + 60)["Nitro-hopper"]["decision"].endswith("has not been heard of for 10 minutes")
+    assert account.tick(LATE_S + 60)["Nitro-hopper"]["decision"].endswith("has not reported for 10 minutes")
     assert account.invoked == [STOP_EVENT.encode()]
     assert account.told[1] == "Nitro-hopper: its actors were not told to stop"
     assert account.left("hopper") == []
@@ -532,7 +532,7 @@ def test_a_copy_of_a_stack_does_not_take_the_place_of_the_real_one(account: Acco
     assert "its name is Copy" in reports["Copy"]["decision"]
     assert reports["Nitro-hopper"]["decision"] == ""
     account.sleep(LATE_S)
-    assert "has not been heard of" in account.tick()["Nitro-hopper"]["decision"]
+    assert "has not reported" in account.tick()["Nitro-hopper"]["decision"]
     account.tick()
     assert account.left("hopper") == []
 
@@ -656,7 +656,7 @@ def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(a
     account.sleep(200)
     decisions = [account.guard().tick()["experiments"] for _ in range(2)]
     assert [[one["decision"] for one in each] for each in decisions] == [
-        ["its stack was deleted by somebody else", ""], [""]]
+        ["its stack was deleted by someone else", ""], [""]]
     assert (account.left("hopper"), account.calls) == (before, [])
     entry = account.ledger.get(f"hopper/{RUN}")
     assert (entry.stack, entry.is_open) == (successor, True)
@@ -670,7 +670,7 @@ def test_a_damaged_item_ends_its_own_deployment_and_no_other(account: Account) -
     table.update_item(TableName=account.outputs["LedgerTable"], Key={"run": {"S": f"hopper/{RUN}"}},
                       UpdateExpression="SET spent_usd = :x", ExpressionAttributeValues={":x": {"B": b"nothing"}})
     reports = account.tick()
-    assert reports["Nitro-hopper"]["decision"].startswith("nobody can tell what it has cost: the ledger's spent_usd")
+    assert reports["Nitro-hopper"]["decision"].startswith("its cost is unknown: the ledger's spent_usd")
     assert reports["Nitro-walker"]["decision"] == ""
     while "Nitro-hopper" in (reports := account.tick()):
         assert "error" not in reports["Nitro-hopper"]
@@ -770,7 +770,7 @@ def test_an_entry_that_cannot_be_looked_up_now_is_looked_up_again(
         assert "Throttling" in account.tick()[hopper[:100]]["error"]
     assert account.left("walker") == []
     assert account.ledger.get(f"hopper/{RUN}").is_open
-    assert account.tick()["Nitro-hopper"]["decision"] == "its stack was deleted by somebody else"
+    assert account.tick()["Nitro-hopper"]["decision"] == "its stack was deleted by someone else"
     account.tick(STOP_GRACE_S)
     assert not account.ledger.get(f"hopper/{RUN}").is_open
 

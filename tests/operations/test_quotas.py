@@ -102,7 +102,7 @@ def test_a_stack_that_is_there_is_not_deployed_onto(aws: None) -> None:
         read(experiment())
     assert str(error.value) == (
         "Nitro-hopper is deployed already (CREATE_COMPLETE); `python -m runtime stop` first: its results stay, and the "
-        "run goes on from them")
+        "run continues from them")
     formation.delete_stack(StackName=STACK)
     read(experiment())
     formation.delete_stack(StackName=f"{STACK}-2")

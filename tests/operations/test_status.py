@@ -37,7 +37,7 @@ def test_a_deployment_that_trains_with_its_dollars_and_its_instance(aws: Account
     text = aws.run("status")
     assert all(len(line) <= 100 for line in text.splitlines() if "aws " not in line)
     text = flat(text)
-    assert re.search(r"training; g4dn\.xlarge i-\w+ running; heard of 1\d s ago", text)
+    assert re.search(r"training; g4dn\.xlarge i-\w+ running; heartbeat 1\d s ago", text)
     assert "spent $0.2500, reserved $0.0500; at most $0.3000 of $2.0000 by now; burns $1.0000 an hour" in text
     assert "7 h 59 min of its lifetime left" in text
     assert "its rule nitro-guard is ENABLED" in text and "!!!" not in text
@@ -62,7 +62,7 @@ def test_a_learner_that_is_silent_is_said_to_be(aws: Account) -> None:
     assert found["is_silent"] and 399 < found["heartbeat_s"] < 460
     # What nobody counted since the stack began costs what exists.
     assert found["projected_usd"] == pytest.approx(0.3, abs=0.05)
-    assert "heard of 6 min ago: SILENT" in aws.run("status")
+    assert "heartbeat 6 min ago: SILENT" in aws.run("status")
 
 
 def test_what_an_earlier_deployment_wrote_is_not_taken_for_this_ones(aws: Account) -> None:

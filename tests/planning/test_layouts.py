@@ -46,10 +46,10 @@ def test_the_table_has_all_points_in_their_order_and_says_which_is_the_fastest_a
            6 x 1                   407     606 MiB  har 12.3 ms      15.7 s
            6 x 2                   407     612 MiB  har 12.3 ms      15.7 s
   <        6 x 4                   407     624 MiB  har 12.3 ms      15.7 s
-* fastest; memory is that of all instances, reduction what it takes of a round
-< more environments are not measured: 2 times in a row they have brought less
-  than 0.1 of the throughput that they take in memory, both in proportion
-not measured: 5, 4, 3, 2 instances, which are at most so many times as fast as
+* fastest; memory: of all instances together; reduction: its time in a round
+< more environments are not measured: 2 times in a row throughput grew by less
+  than 0.1 of the growth in memory, both in proportion
+not measured: 5, 4, 3, 2 instances; N instances are at most N times as fast as
   one""".splitlines()
 
 
@@ -60,7 +60,7 @@ def test_what_does_not_run_is_told_and_nothing_is_said_of_what_there_is_not() ->
         "   instances x environments  samples/s      memory  reduction       a round",
         "*          1 x 1                    10       1 MiB  -                   1 s",
         "           1 x 2             does not run",
-        "* fastest; memory is that of all instances, reduction what it takes of a round"]
+        "* fastest; memory: of all instances together; reduction: its time in a round"]
 
 
 def test_a_terminal_holds_the_widest_figures() -> None:

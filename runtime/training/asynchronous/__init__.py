@@ -1,1 +1,1 @@
-"""Asynchronous rounds: stretches of a stream of actors. Start reading at `pacing`."""
+"""Asynchronous rounds: sections of a stream of actors. Start reading at `pacing`."""

@@ -1,4 +1,4 @@
-"""The actors of a stream: keeps them in flight, and takes in what they bring."""
+"""The actors of a stream: keeps them in flight and collects their results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from runtime.training.pacings import Parts
 
 @dataclass
 class Intake:
-    """What became of a stream's actors in one round.
+    """Results of a stream's actors in one round.
 
     Attributes:
-        tally: Of the invocations that ended.
-        arrived: What is trained on next.
-        numbers: Of the actors that are started next.
-        most_in_flight: The most actors at once.
-        most_reserved_usd: The most dollars at once.
-        given_up: Actors that the next update would have left too far behind.
+        tally: Counts of the invocations that ended.
+        arrived: Trajectories for the next update.
+        numbers: Numbers of the next actors. With its number an actor gets its own random numbers, and a resumed round
+            draws the same again.
+        most_in_flight: The most actors at the same time.
+        most_reserved_usd: The highest reservation, in dollars.
+        given_up: Actors that the next update would have made too stale.
         is_shrunk: Whether the budget held fewer actors than were wanted.
     """
 
@@ -42,11 +43,11 @@ class Intake:
 
 
 class ActorStream:
-    """Starts actors in free slots with the newest weights, and takes in those that end.
+    """Starts actors in free slots with the newest weights, and collects the ones that end.
 
     Attributes:
-        intake: Of the present round.
-        is_exhausted: Whether the budget has held too few actors since the present attempt at the round began.
+        intake: The current round's results.
+        is_exhausted: Whether the budget has held too few actors since the current attempt at the round began.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -61,24 +62,24 @@ class ActorStream:
 
     @property
     def steps_arrived(self) -> int:
-        """Environment steps that are trained on next."""
+        """Environment steps for the next update."""
         return len(self.intake.arrived) * self._experiment.actor.fragment_steps
 
     def begin_attempt(self) -> None:
         """Begins another attempt at the round."""
-        # What actors had reserved has come back since.
+        # Actors that ended have freed their reservations.
         self.is_exhausted = False
-        # Whatever is on disk does not know of this round.
+        # The ledger on disk does not include this round yet.
         self._promised_usd = 0.0
 
     def publish(self) -> None:
-        """Gives the newest weights to the actors that are started next."""
+        """Gives the newest weights to the next actors."""
         updater = self._parts.updating.updater
         self._weights = updater.weights()
         self._sampler.publish(updater.policy_version, self._weights)
 
     def fill(self, current: StreamedRound) -> None:
-        """Starts actors in the free slots, as many as are wanted and the budget holds, the oldest episodes first."""
+        """Starts actors in free slots, limited by demand and budget. The oldest open episodes come first."""
         slots = self._reserved_slots(current)
         self._promise(current)
         self.intake.most_in_flight = max(self.intake.most_in_flight, len(self._sampler.in_flight) + len(slots))
@@ -96,7 +97,10 @@ class ActorStream:
         self._sampler.start(actors)
 
     def _reserved_slots(self, current: StreamedRound) -> list[int]:
-        """The lowest free slots, each with its worst case reserved; none if too few would be in flight."""
+        """Returns the lowest free slots, each with its worst case reserved; none if too few would be in flight.
+
+        Low slots come first because they are provisioned, and a slot used again is warm.
+        """
         if self.is_exhausted or current.missing_steps <= 0:
             return []
         in_flight, wanted = len(self._sampler.in_flight), self._in_flight_wanted(current)
@@ -117,10 +121,10 @@ class ActorStream:
         return slots
 
     def _in_flight_wanted(self, current: StreamedRound) -> int:
-        """Actors to keep in flight: towards a round's end as many as it misses, and as are due in the next one anyway.
+        """Returns how many actors to keep in flight: near a round's end, what it is missing and the next one's minimum.
 
-        Otherwise those that a boosted round leaves in flight would be samples of many smaller rounds to come. A round
-        of ``algorithm.round_steps`` keeps its count to the end. None plays what ``stop.max_steps`` has no room for.
+        Otherwise a boosted round would leave samples in flight for many smaller rounds. A round of
+        ``algorithm.round_steps`` keeps its count to the end. No actor starts that ``stop.max_steps`` has no room for.
         """
         wanted, arrived = current.decision.actor_count, len(self.intake.arrived)
         if self._experiment.algorithm.round_steps is None:
@@ -131,13 +135,18 @@ class ActorStream:
         return min(wanted, len(self._sampler.in_flight) + room)
 
     def _waiting_episodes(self) -> list[OpenEpisodeRecord]:
-        """Open episodes that no actor continues, the oldest first."""
+        """Returns open episodes that no actor continues, the oldest first."""
         taken = {actor.episode_id for actor in self._sampler.awaited}
         taken |= {continued_episode(trajectory) for trajectory in self.intake.arrived}
         return self._parts.episodes.not_in(taken)
 
     def _promise(self, current: StreamedRound) -> None:
-        """Has the ledger on disk cover all that is reserved now, and some actors ahead, so that few writes do."""
+        """Makes the ledger on disk cover all current reservations, and some future actors to save writes.
+
+        A quarter of the round's actors is reserved ahead while the ledger is written. It is written again only if more
+        is reserved than it promises. An actor cannot use up its worst case within the 10 s of a cold start, so the
+        promise holds even if actors run without a break that lasts more than 2 s.
+        """
         self.intake.most_reserved_usd = max(self.intake.most_reserved_usd, self._meter.reserved_usd)
         if self._parts.books.promised_usd > self._promised_usd:
             with self._meter.ahead(math.ceil(current.decision.actor_count / 4)):
@@ -151,9 +160,9 @@ class ActorStream:
         self.intake.is_shrunk = True
 
     def take_in(self, current: StreamedRound, timeout_s: float) -> None:
-        """Takes in what has ended, as much as the round misses; waits for the first one, at most ``timeout_s``.
+        """Collects ended actors until the round has enough; waits for the first one, at most ``timeout_s``.
 
-        The rest is taken in by the next round. A round that misses nothing awaits those in flight, and takes in all.
+        The next round collects the rest. A round with enough steps waits for actors in flight, and collects all.
         """
         while not (0 < current.missing_steps <= self.steps_arrived or current.awaits_decision):
             if (ended := self._sampler.next(timeout_s)) is None:
@@ -188,9 +197,9 @@ class ActorStream:
         return Work(ACTOR, slot, self._attempts[slot])
 
     def hand_over(self) -> list[Trajectory]:
-        """Hands what has arrived over to the next update, and gives up whom that would leave too far behind.
+        """Hands arrived trajectories to the next update, and gives up actors that it would make too stale.
 
-        What of theirs is accepted already has arrived.
+        An actor whose trajectory has already been accepted is not given up: its trajectory joins the update.
         """
         for actor in [actor for actor in self._sampler.awaited if self._is_stale(actor.policy_version)]:
             try:
@@ -207,18 +216,18 @@ class ActorStream:
         return arrived
 
     def has_stale(self) -> bool:
-        """Whether the next update would leave somebody in flight, or what has arrived, too far behind."""
+        """Returns whether the next update would make an actor in flight, or an arrived trajectory, too stale."""
         versions = [*(actor.policy_version for actor in self._sampler.awaited),
                     *(int(trajectory["policy_version"]) for trajectory in self.intake.arrived)]
         return any(map(self._is_stale, versions))
 
     def _is_stale(self, policy_version: int) -> bool:
-        """Whether the next update would leave what that version samples too far behind."""
+        """Returns whether the next update would make that version's samples too stale."""
         staleness = self._parts.updating.updater.policy_version + 1 - policy_version
         return staleness > self._experiment.algorithm.staleness_max
 
     def tidy(self) -> None:
-        """Lets the cache forget what nobody asks for any more, and tells what came too late or was given up."""
+        """Deletes unneeded cache entries and records late trajectories and abandoned actors."""
         self.intake.tally.late = self._sampler.tidy()
         if self.intake.tally.late:
             self._events.append("trajectories_late", count=self.intake.tally.late)
@@ -229,7 +238,7 @@ class ActorStream:
                                        "versions behind")
 
     def close(self) -> None:
-        """Gives up what is in flight, and settles it."""
+        """Gives up and settles all actors in flight."""
         if self._sampler.in_flight:
             self._events.append("actors_abandoned", reason="the run ends", count=len(self._sampler.in_flight))
         try:
@@ -237,5 +246,5 @@ class ActorStream:
                 pass
             self._sampler.tidy()
         except (ActorError, RunError) as error:
-            # Their reservations count as spent then.
+            # Their reservations then count as spent.
             self._events.append("actors_not_settled", error=f"{type(error).__name__}: {error}")

@@ -1,4 +1,8 @@
-"""The scaler's decisions in a stream: the detector measures beside the training, and rounds do not wait for it."""
+"""The scaler's decisions in a stream: the detector measures in parallel, and rounds do not wait for it.
+
+Only a round whose size the scaler decides waits, after it has trained on the minimum count of actors. Otherwise a
+detector slower than the smallest round would never boost one.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ from runtime.training.detection import Measurement
 from runtime.training.pacings import Parts
 
 _PATIENCE_S = 5.0
-"""Seconds that a run that ends waits for a measurement that nobody needs any more."""
+"""Seconds that an ending run waits for a measurement it no longer needs."""
 
 
 class StreamDecisions:
     """Asks the scaler once a round.
 
     Attributes:
-        measurement: The one that goes on; None if none does.
+        measurement: The current one; None if there is none.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -23,12 +27,12 @@ class StreamDecisions:
         self.measurement: Measurement | None = None
 
     def measure(self, current: StreamedRound) -> None:
-        """Begins to measure the newest policy on the last round's samples, unless a measurement still goes on."""
+        """Begins to measure the newest policy on the last round's samples, unless a measurement is in progress."""
         if not current.is_decided and self.measurement is None:
             self.measurement = self._parts.detection.begin()
 
     def decide(self, current: StreamedRound) -> None:
-        """Asks the scaler once a round, when the detector is done, or at once if it has nothing to measure."""
+        """Asks the scaler once a round, when the detector is done, or at once if there is nothing to measure."""
         if current.is_decided:
             return
         if self.measurement and not self.measurement.done():
@@ -41,7 +45,7 @@ class StreamDecisions:
         current.is_decided = True
 
     def _tell_if_slow(self, measurement: Measurement) -> None:
-        """Once a measurement: until it is done, rounds have no score."""
+        """Reports a slow measurement once. Until it is done, rounds have no score."""
         limit_s = self._parts.books.meter.limits.update_s
         if self._parts.clock() - measurement.started_s > limit_s and not measurement.is_told:
             measurement.is_told = True

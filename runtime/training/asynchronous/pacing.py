@@ -1,14 +1,19 @@
-"""Asynchronous pacing: actors never wait for the learner, and the learner only when it has nothing to train on.
+"""Asynchronous pacing: actors never wait for the learner; the learner waits only if it has nothing to train on.
 
-The scaler's number of actors starts, each with the newest weights, and as soon as one ends another takes its slot. The
-learner takes in what is there, trains on it, and publishes the next version. A round ends with a fragment for each of
-the scaler's actors, or with ``algorithm.round_steps``. Actors that are then in flight count for the round in which they
-are taken in.
+The scaler's number of actors starts, each with the newest weights, and when one ends another takes its slot. The
+learner collects finished trajectories, trains on them, and publishes the next version. A round ends with a fragment for
+each of the scaler's actors, or with ``algorithm.round_steps``. Actors then in flight count in the round that collects
+them.
 
-Staleness is bounded: an actor that the next update would leave more than ``algorithm.staleness_max`` versions behind
-is given up before it, unless its trajectory is there already, which then is trained on in that very update.
+Staleness is bounded: an actor that the next update would make more than ``algorithm.staleness_max`` versions old is
+given up before it. If its trajectory has already arrived, that update trains on it. Replays give no actor up; the
+learner waits instead, because an actor costs money and a replay does not.
 
-docs/decisions/0011-asynchronous-rounds.md says why, and what follows from it for money, failures and resumptions.
+Each actor's worst case is reserved before it starts. If the budget cannot hold the next round's standing parts along
+with all actors in flight, the round waits for these actors and trains on them. So no paid trajectory is lost, and the
+budget is used to the end.
+
+docs/decisions/0011-asynchronous-rounds.md has the reasons.
 """
 
 from __future__ import annotations
@@ -25,11 +30,11 @@ from runtime.training.finished_round import FinishedRound
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts
 
 _LOOK_S = 0.25
-"""Seconds between two looks at the detector while it measures."""
+"""Seconds between checks of the detector while it measures."""
 
 
 class AsynchronousPacing:
-    """A `runtime.training.pacings.Pacing` whose rounds are stretches of a stream."""
+    """A `runtime.training.pacings.Pacing` whose rounds are sections of a stream."""
 
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
@@ -39,7 +44,7 @@ class AsynchronousPacing:
         self._opened_s: float | None = None
 
     def close(self) -> None:
-        """Gives up what is in flight, settles it, and ends the detector's thread."""
+        """Gives up and settles all actors in flight, and ends the detector's thread."""
         self._actors.close()
         if self._opened_s is not None:
             self._parts.books.close_interrupted(0, self._clock() - self._opened_s)
@@ -48,10 +53,10 @@ class AsynchronousPacing:
         self._decisions.close()
 
     def run_round(self, round_index: int) -> FinishedRound | None:
-        """Runs one round to its end, as `runtime.training.pacings.Pacing` says.
+        """Runs one round to its end; see `runtime.training.pacings.Pacing`.
 
         Raises:
-            ActorsKeepFailingError: The circuit breaker, or too many attempts brought nothing.
+            ActorsKeepFailingError: The circuit breaker tripped, or too many attempts returned nothing.
             BudgetError: The round took longer than its reserved worst case.
         """
         current = StreamedRound(
@@ -74,7 +79,7 @@ class AsynchronousPacing:
             if current.training.trajectories:
                 return self._finish(current)
             if self._actors.is_exhausted:
-                # Nothing more can come of this round.
+                # The budget allows no more actors for this round.
                 self._bill(current, 0.0)
                 return None
             self._events.append("round_rejected", round_index=current.round_index,
@@ -85,7 +90,7 @@ class AsynchronousPacing:
             "its deadline; the last actor's error: ", self._actors.intake.tally.last_error)
 
     def _open(self, current: StreamedRound) -> bool:
-        """Reserves what stands for a round, and fills its slots; False if the budget does not hold it."""
+        """Reserves a round's standing parts and fills its slots; returns False if the budget does not hold it."""
         self._actors.begin_attempt()
         current.limits = self._parts.choose_limits(current.round_index)
         if not self._meter.open_standing(current.limits):
@@ -109,9 +114,9 @@ class AsynchronousPacing:
         return False
 
     def _sample(self, current: StreamedRound) -> None:
-        """Trains on what comes until the round is complete, its deadline has passed, or nothing more will come.
+        """Trains on arriving trajectories until the round is complete, its deadline passes, or no actor is left.
 
-        If the budget holds no further actor, or not yet another round, those in flight are awaited in this one.
+        If the budget cannot hold another actor or the next round, this round waits for the actors in flight.
         """
         while (left_s := current.deadline_s - self._clock()) > 0:
             self._decisions.decide(current)
@@ -139,12 +144,12 @@ class AsynchronousPacing:
                 and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
 
     def _has_minibatch(self, current: StreamedRound) -> bool:
-        """Whether as much has arrived as a gradient step takes, or the round needs no more."""
+        """Returns whether enough has arrived for a gradient step or for the rest of the round."""
         return self._actors.steps_arrived >= min(
             self._experiment.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
 
     def _train(self, current: StreamedRound) -> bool:
-        """Trains on what has arrived; False if nothing has."""
+        """Trains on arrived trajectories; returns False if there are none."""
         if not self._actors.intake.arrived:
             return False
         trajectories = self._actors.hand_over()
@@ -157,8 +162,8 @@ class AsynchronousPacing:
         return True
 
     def _replay(self, current: StreamedRound) -> bool:
-        """Trains on what the updater keeps; False if it may not, or somebody in flight would get too stale by it."""
-        # Tightened limits have no time for replays.
+        """Trains on the updater's stored trajectories; returns False if it may not, or if any would get too stale."""
+        # Tightened limits leave no time for replays.
         has_learned_enough = current.limits.is_tightened and current.learned_s >= current.limits.collect_s
         if (self._actors.has_stale() or has_learned_enough
                 or not self._parts.updating.replay(current.training, self._limit_s(current))):
@@ -167,17 +172,17 @@ class AsynchronousPacing:
         return True
 
     def _limit_s(self, current: StreamedRound) -> float:
-        """What is left of the reserved time, but no more than one update may take."""
+        """Returns the rest of the reserved time, at most the limit of one update."""
         return min(current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s)
 
     def _finish(self, current: StreamedRound) -> FinishedRound:
-        """Takes in an evaluation that is due, and bills the round."""
+        """Collects a due evaluation, and bills the round."""
         training, intake = current.training, self._actors.intake
         decided = self._parts.evaluations.end_round(
             current.round_index, self._parts.updating.updater.weights, returns=training.episode_returns, idle_s=0.0,
             limit_s=self._limit_s(current))
         if self._clock() > current.ends_s:
-            raise BudgetError("updates and evaluation went on after the round's deadline for more than the "
+            raise BudgetError("updates and evaluation continued after the round's deadline for more than the "
                               f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
                               "raise learner.update_timeout_s")
         self._parts.detection.keep(current.samples)
@@ -202,7 +207,7 @@ class AsynchronousPacing:
                                        f"{key} would let it be complete")
 
     def _bill(self, current: StreamedRound, evaluate_s: float) -> None:
-        """Bills an attempt at a round, and an evaluation, for which the learner never waits; actors in flight go on."""
+        """Bills an attempt at a round and an evaluation, which the learner never awaits. Actors in flight continue."""
         learn_s, env_steps = current.learned_s, current.training.env_steps
         detect_s = current.measured.modelled_s if current.measured else None
         modelled_s = max(self._modelled_collect_s(current, detect_s or 0.0), learn_s)
@@ -217,9 +222,10 @@ class AsynchronousPacing:
         current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
 
     def _modelled_collect_s(self, current: StreamedRound, detect_s: float) -> float:
-        """Seconds until its trajectories, and the decision, would be there, were each actor on a machine of its own.
+        """Returns the time until its trajectories and the decision would arrive if each actor had its own machine.
 
-        As long as the slots are busy on average; the deadline ends it, and a round that misses steps lasts so long.
+        This is the average busy time of the slots. The deadline limits it, and a round that misses steps lasts until
+        then.
         """
         limit_s = min(self._experiment.fleet.round_deadline_s, current.limits.collect_s)
         if self._clock() >= current.deadline_s and current.missing_steps > 0:

@@ -1,4 +1,4 @@
-"""One round of a stream: how large it is to be, how long it may last, and what of it has been trained on."""
+"""One round of a stream: its size, its deadlines, and its training so far."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from runtime.training.updating import RoundTraining
 
 @dataclass
 class StreamedRound:
-    """One round until its row is written, rejected attempts at it included.
+    """One round until its row is written, including rejected attempts.
 
     Attributes:
-        decision: How many actors it is to have: those that are due anyway, until the scaler has decided.
-        limits: Of the present attempt at it, as the next three.
-        deadline_s: Until when trajectories are awaited, by the clock.
+        decision: Its number of actors: the minimum until the scaler has decided.
+        limits: Limits of the current attempt; the next three fields are also the attempt's.
+        deadline_s: Until when it waits for trajectories, by the clock.
         ends_s: Until when it must have ended, by the clock.
-        learned_before_s: Modelled seconds of the updates of earlier attempts.
-        samples: Of its last updates, for the detector.
+        learned_before_s: Modeled seconds of the updates of earlier attempts.
+        samples: Samples of its last updates, for the detector.
         policy_version: The newest one when it began.
         started_s: When it began.
         waited_s: Seconds in which the learner had nothing to do.
         billed_before: Invocations that ended in earlier attempts at it.
-        modelled_s: Seconds for which it counts in the bill.
-        bills: Of its attempts.
+        modelled_s: Its billed seconds.
+        bills: Bills of its attempts.
     """
 
     experiment: FittedExperiment
@@ -55,22 +55,22 @@ class StreamedRound:
 
     @property
     def steps_wanted(self) -> int:
-        """Environment steps that it is to have."""
+        """Environment steps that it should have."""
         return self.experiment.algorithm.round_steps or (
             self.decision.actor_count * self.experiment.actor.fragment_steps)
 
     @property
     def missing_steps(self) -> int:
-        """Environment steps that have yet to be trained on in this round."""
+        """Environment steps still to train on in this round."""
         missing, fragment_steps = self.steps_wanted - self.training.env_steps, self.experiment.actor.fragment_steps
         return min(missing, self.progress.room_for(math.ceil(missing / fragment_steps)) * fragment_steps)
 
     @property
     def awaits_decision(self) -> bool:
-        """Whether all that is due anyway has been trained on, and the scaler has yet to say how large the round is."""
+        """Whether the minimum has been trained on and the scaler has not decided the round's size yet."""
         return not self.is_decided and self.experiment.algorithm.round_steps is None and self.missing_steps <= 0
 
     @property
     def learned_s(self) -> float:
-        """Modelled seconds of the present attempt's updates."""
+        """Modeled seconds of the current attempt's updates."""
         return self.training.modelled_s - self.learned_before_s
