@@ -165,7 +165,7 @@ def _stop(options: argparse.Namespace) -> int:
     try:
         stop_stack(open_session(), name, is_asked=not options.yes)
     except TeardownError as error:
-        print(f"error: {error}\nThe guard goes on trying, once a minute; run this again to watch it", file=sys.stderr)
+        print(f"error: {error}\nThe guard keeps trying once a minute. Run this again to watch it", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nNot waiting any longer: what has begun continues, and the guard sees to its end", file=sys.stderr)
