@@ -50,7 +50,7 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
 """Keys of earlier versions: the value that counts for all runs now, and what to say of it. Files that have it are
 read, those of runs too."""
 KIND = "learner.kind"
-_OWN = "or package.module:Settings of your own, docs/design/add-a-part.md"
+_OWN = "or package.module:Settings (docs/design/add-a-part.md)"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _SIMULATED = ("Ant-v5", "Humanoid-v5")
@@ -71,37 +71,33 @@ def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]])
 class EnvironmentSection(Section):
     """What is learned."""
 
-    id: str = Field(min_length=1, description="Gymnasium id, after module: if importing that registers it; or "
-                    "module:factory of your own environment")
-    kwargs: dict[str, Json] = Field({}, description="keyword arguments that it is made with")
+    id: str = Field(
+        min_length=1, description="Gymnasium id; module:id imports a module first; module:factory is an environment of "
+        "your own")
+    kwargs: dict[str, Json] = Field({}, description="keyword arguments to make it with")
     wrappers: ImportPaths = Field(
-        (), description="what is put around it, the innermost first: import paths, each alone or with its keyword "
-        "arguments, such as gymnasium.wrappers.FilterObservation: {filter_keys: [position]}")
-    max_episode_steps: Count | None = Field(
-        None, description="an episode is cut after so many steps, at most; replaces the limit that Gymnasium has for "
-        "the id; null = that limit")
+        (), description="wrappers, innermost first, such as gymnasium.wrappers.FilterObservation: {filter_keys: "
+        "[position]}")
+    max_episode_steps: Count | None = Field(None, description="longest episode in steps; null = Gymnasium's limit")
     package: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="what a deployment installs into the actor image and on the learner so that the environment "
-        "can be imported: a folder with a pyproject.toml, relative to the experiment file, or a pinned requirement "
-        "such as my-envs==1.2.0")
+        None, description="package to install in a deployment: a folder with a pyproject.toml, relative to this file, "
+        "or a pinned requirement such as my-envs==1.2.0")
     preprocessing: Literal["auto", "atari", "none"] = Field(
-        "auto", description="atari = grey frames of 84×84, four to an action, three stacked; auto = that for games of "
-        "the Arcade Learning Environment")
+        "auto", description="atari = 84×84 gray frames, four per action, three stacked; auto = atari for its games")
     frame_stack: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="frames of pixels that a policy sees at once, the last ones; null = 3 with atari "
-        "preprocessing, else 1")
-    clip_rewards: bool | None = Field(None, description="train on the sign of each reward; null = true with atari "
-                                      "preprocessing. Returns are always told unclipped")
-    truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
-                                       "instead of letting a later actor continue it")
+        None, description="latest pixel frames in each observation; null = 3 with atari preprocessing, else 1")
+    clip_rewards: bool | None = Field(
+        None, description="train on the sign of each reward; null = true with atari preprocessing. Reported returns "
+        "are never clipped")
+    truncate_at_fragment: bool = Field(
+        False, description="cut open episodes at the end of each fragment, instead of continuing them later")
     vector: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
-        "auto", description="environments that one process of the local fleet plays in lock-step, each an actor's, at "
-        "most; auto = the most actors of a round over fleet.processes, 16 at most, and 1 in asynchronous rounds; does "
-        "not change what synchronous rounds hold")
+        "auto", description="most environments, one per actor, that a process of the local fleet plays in lockstep; "
+        "auto = a round's most actors over fleet.processes, at most 16, and 1 in asynchronous rounds. Does not change "
+        "synchronous results")
     backend: Literal["gymnasium", "warp"] = Field(
-        "gymnasium", description="what simulates it: gymnasium = the environment itself; warp = MuJoCo Warp simulates "
-        f"{' or '.join(_SIMULATED)} on learner.device, all environments of an instance together (learner.kind = gmi); "
-        "evaluations play the environment itself")
+        "gymnasium", description=f"simulator; warp = MuJoCo Warp on learner.device, for {' or '.join(_SIMULATED)} with "
+        "learner.kind = gmi. Evaluations always use gymnasium")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -115,36 +111,35 @@ class NetworkSection(Section):
     """The networks of policy and critic."""
 
     kind: Literal["auto", "mlp", "conv", "combined"] = Field(
-        "auto", description="of policy and critic: mlp = fully connected; conv = 16 of 8×8 by 4, 32 of 4×4 by "
-        "2, 256 over what is left, ReLU; combined = mlp over these 256 and the numbers beside a picture; auto = conv "
-        "for pixels, combined for a picture beside numbers, else mlp")
+        "auto", description="mlp = fully connected; conv = 16 8×8 filters with stride 4, 32 4×4 with stride 2, 256 "
+        "units, ReLU; combined = an mlp on these 256 units and the numbers next to a picture; auto = whichever fits "
+        "the observations")
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=16_384)], ...], Field(
         min_length=1, strict=False)] | None = Field(
-        None, description="units of each hidden layer, the first one first (mlp, combined); null = 256 and 256")
+        None, description="units of each hidden layer, first to last (mlp, combined); null = 256 and 256")
     activation: Literal["tanh", "relu"] | None = Field(
-        None, description="of the hidden units (mlp, combined); null = tanh")
+        None, description="activation of hidden units (mlp, combined); null = tanh")
     initialisation: Literal["orthogonal", "default"] = Field(
-        "orthogonal", description="of the weights; orthogonal = with gain √2, at the end 0.01 (policy) and 1 (critic), "
-        "biases 0; default = PyTorch's")
+        "orthogonal", description="initial weights; orthogonal = gain √2, last layer 0.01 (policy) and 1 (critic), "
+        "zero biases; default = PyTorch's")
     initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
-        1.0, description="standard deviation of continuous actions before the first update; discrete ones have none")
+        1.0, description="initial standard deviation of continuous actions")
 
 
 class AlgorithmSection(Section):
     """How the policy is trained; the settings of each algorithm are a section of their own."""
 
-    kind: str = Field("ppo", description=f"the training algorithm; {_OWN}")
+    kind: str = Field("ppo", description=f"training algorithm, {_OWN}")
     rounds: Literal["synchronous", "asynchronous"] | None = Field(
-        None, description="synchronous: a round's actors start with the new policy and the update awaits them; "
-        "asynchronous: neither waits for the other; null = asynchronous for "
+        None, description="synchronous = all actors start with the newest policy, and the update waits for them; "
+        "asynchronous = neither waits; null = asynchronous for "
         f"{' and '.join(settings.title for settings in _OFF_POLICY)}, else synchronous")
     round_steps: Count | None = Field(
-        None, description="environment steps of an asynchronous round, unless its deadline comes first; null = a "
-        "fragment of each of the actors that the scaler gives the round")
+        None, description="environment steps of an asynchronous round, unless its deadline comes first; null = one "
+        "fragment per actor")
     staleness_max: Count | None = Field(
-        None, description="policy versions that a trajectory may be behind the policy it updates (asynchronous); "
-        "actors that fall behind further are given up, and nothing older is replayed; null = four times the most "
-        "actors of a round, 32 at least")
+        None, description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
+        "trained on, and their actors abandoned; null = four times a round's most actors, at least 32")
 
     @property
     def chosen(self) -> AlgorithmSettings:
@@ -167,12 +162,11 @@ class DetectorSection(Section):
     """How boostable rounds are detected."""
 
     objective: Literal["log_prob", "surrogate", "total_loss"] = Field(
-        "log_prob", description="maximised objective whose Hessian is measured: mean log π·Â (Theorem 1), the "
-        "algorithm's own surrogate, or its whole negated loss")
-    subset_size: Count = Field(1024, description="samples of the last batch that it is measured on; all where the "
-                               "batch is smaller")
+        "log_prob", description="maximized objective whose Hessian is measured; log_prob = mean log π·Â (Theorem 1); "
+        "surrogate = the algorithm's; total_loss = its negated loss")
+    subset_size: Count = Field(1024, description="most samples of the last batch to measure on")
     lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(
-        40, description="Lanczos iterations at most; fewer where both eigenvalues have converged before")
+        40, description="most Lanczos iterations; stops once both eigenvalues converge")
 
 
 class ScalerSection(Section):
@@ -207,53 +201,47 @@ class ScalerSection(Section):
 class ActorSection(Section):
     """The actor function."""
 
-    fragment_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(256, description="steps one actor samples")
+    fragment_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(256, description="steps that an actor samples")
     memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
-        1024, description="memory of the actor function, MiB; 1769 buy one vCPU")
-    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="an actor is ended after this, seconds")
+        1024, description="memory of the actor function, MiB; 1769 buys one vCPU")
+    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="time limit of an actor, seconds")
     provisioned: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="actors kept warm by provisioned concurrency; 0 = none")
-    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function, "
-                                                   "and of the learner's functions")
+        0, description="actors kept warm by provisioned concurrency")
+    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of actor and learner functions")
 
 
 class LearnerSection(Section):
     """The learner: where the policy is trained, and how long that may take."""
 
     kind: str = Field(
-        "instance", description="where the policy is trained; instance = on an EC2 instance, which also runs the loop; "
-        "function = each update is one invocation of a function, and another function runs the loop: then keys of "
-        "instances do not count, and the results are equal; stellaris = as function, but each gradient is one "
-        "invocation, of which several run at once; gmi = in several instances of one machine, each of which plays and "
-        f"trains; {_OWN}")
+        "instance", description="where the policy is trained; instance = on an EC2 instance that also runs the loop; "
+        "function = in one function per update, while another runs the loop (same results); stellaris = in several "
+        "functions that compute gradients in parallel; gmi = in several instances that share one machine and also "
+        f"play; external = in your own trainer, which samples with nitro_rl.ActorPool; {_OWN}")
     function: LearnerFunctionSection = Field(
-        LearnerFunctionSection(), description="the functions of kind = function or stellaris; they have the processor "
-        "actor.architecture")
+        LearnerFunctionSection(), description="functions of kind = function or stellaris")
     stellaris: StellarisSection = Field(
-        StellarisSection(), description="learner functions of kind = stellaris, and what is done with their gradients")
+        StellarisSection(), description="parallel learner functions of kind = stellaris")
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
-        None, description="EC2 types to try, in this order if on demand; the first one's price is what a run on one "
-        f"machine is billed; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and with "
-        "network.kind = conv or combined")
-    market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
-                                                 "interrupted and is counted at the on-demand price")
+        None, description="EC2 types to try, in this order if on demand; the first one's price also bills runs on one "
+        f"machine; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and conv or combined "
+        "networks")
+    market: Literal["on_demand", "spot"] = Field(
+        "on_demand", description="how to buy the instance; spot may be interrupted, and counts at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="instances that a deployment may launch, the first one and its replacements; with kind = "
-        "function, tries of a leg of the coordinator")
+        3, description="most instances that a deployment launches, or with kind = function, tries of each coordinator "
+        "leg")
     image_parameter: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="SSM parameter that names the machine image, an Amazon Linux 2023 with Docker, and for GPUs "
-        "with NVIDIA's driver and container toolkit; null = AWS' image for containers that fits the instance types; "
-        "resolved once, at deployment")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
-                                                   "where there is one")
+        None, description="SSM parameter of the machine image: Amazon Linux 2023 with Docker and, for GPUs, NVIDIA's "
+        "driver and container toolkit; null = AWS's container image. Read once, at deployment")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device for training; auto = cuda if available")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        2, description="CPU threads of the update; with two or more, policy and critic are trained beside each other. "
-        "One and two give equal results with fully connected networks; otherwise sums may be rounded differently, so "
-        "it is part of what makes two runs equal. With kind = gmi, those of each instance, and 1 by default")
+        2, description="CPU threads of an update; from two on, policy and critic train in parallel. With fully "
+        "connected networks, one and two give equal results; otherwise rounding may differ. With kind = gmi, per "
+        "instance, by default 1")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
-        "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "
-        "exceeded")
+        120, description="time limit for detection, update and evaluation of a round (asynchronous: after its "
+        "deadline), seconds. Reserved in the budget; exceeding it ends the run")
 
     @property
     def chosen(self) -> UpdaterSettings:
@@ -271,17 +259,14 @@ class FleetSection(Section):
     """Where actors run, and what happens if they fail."""
 
     kind: str = Field(
-        "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine; "
-        "local = on this machine, in a deployment on the learner's instance: then there is no actor function; ray = on "
-        f"a Ray cluster of your own; {_OWN}")
-    ray: RaySection = Field(RaySection(), description="the cluster of kind = ray")
+        "auto", description="where actors run; local = on this machine, or the learner's instance in a deployment; "
+        f"lambda = on AWS Lambda; ray = on your Ray cluster; auto = lambda with a deployed learner, else local; {_OWN}")
+    ray: RaySection = Field(RaySection(), description="cluster of kind = ray")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="actor processes of the local fleet, or CPUs of a Ray cluster that is started here; null = "
-        "one a core, in a deployment one a vCPU of the smallest of learner.instance_types; does not change what "
-        "synchronous rounds hold")
+        None, description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = one per "
+        "core, in a deployment per vCPU of the smallest instance type. Does not change synchronous results")
     round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
-        None, description="actors and their replacements are awaited for so long, seconds; null = twice "
-        "actor.timeout_s")
+        None, description="seconds to wait for actors and their replacements; null = twice actor.timeout_s")
 
     @property
     def chosen(self) -> FleetSettings:
@@ -303,70 +288,68 @@ class CacheSection(Section):
     """The trajectory cache."""
 
     kind: Literal["serverless", "node", "learner", "none"] = Field(
-        "serverless", description="what holds the trajectory cache in AWS: ElastiCache Serverless, an ElastiCache "
-        "node, or the learner instance; none = there is none: weights travel in the request to an actor, its "
-        "trajectory in the response, of up to 6 MiB each. A deployment with fleet.kind = local takes learner or none. "
-        "On one machine only the price depends on it, and whether a server is started")
+        "serverless", description="trajectory cache in AWS; serverless = ElastiCache Serverless; node = an ElastiCache "
+        "node; learner = on the learner's instance; none = weights travel in requests and trajectories in responses, "
+        "up to 6 MiB each. On one machine it only decides the price, and whether a server starts")
     url: str | None = Field(
-        None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
-        "better given in the variable CACHE_PASSWORD")
+        None, description="redis://, rediss:// or unix:// server to use instead of starting one; its password belongs "
+        "in CACHE_PASSWORD")
 
 
 class BudgetSection(Section):
     """The money."""
 
     usd: Annotated[float, Field(gt=0, le=100_000)] = Field(
-        description="dollars that the whole run may cost, spent and reserved together; in AWS with the teardown")
+        description="most dollars that the run may cost, spent and reserved together; in AWS with the teardown")
     lifetime_hours: Annotated[float, Field(gt=0, le=8760)] = Field(
-        24.0, description="longest that a deployment may exist, hours; then the guard ends it, and the instance itself")
+        24.0, description="longest life of a deployment, hours; then the guard and the instance itself end it")
 
 
 class StopSection(Section):
     """When to stop, besides the budget."""
 
-    max_rounds: Count | None = Field(None, description="rounds; null = no limit")
+    max_rounds: Count | None = Field(None, description="most rounds; null = no limit")
     max_steps: Count | None = Field(
-        None, description="environment steps; null = no limit. Never exceeded: the last round gets as many actors as "
-        "whole fragments fit, and the run ends when none fits any more")
-    target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none. Of a "
-                                        "file whose environment.id is overridden it is not taken over")
+        None, description="most environment steps, never exceeded: the last round has fewer actors; null = no limit")
+    target_return: float | None = Field(
+        None, description="mean evaluation return that ends the run; null = none. Dropped if environment.id is "
+        "overridden")
 
 
 class EvaluationSection(Section):
     """How progress is measured."""
 
     every_rounds: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        5, description="rounds between evaluations, which run beside the training and decide a quarter of that later; "
-        "with stop.target_return they begin when a training episode has got half-way there, and then follow each "
-        "other; also after the last round of stop.max_rounds or stop.max_steps; 0 = never")
+        5, description="rounds between evaluations, which also run at stop.max_rounds and stop.max_steps; 0 = never. "
+        "Training continues meanwhile, and a result counts a quarter of this later. With stop.target_return they start "
+        "once a training episode gets halfway there, then run back to back")
     episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        5, description="episodes of an evaluation, and as many fresh ones that must confirm a hit")
+        5, description="episodes per evaluation; reaching the target must be confirmed by as many new ones")
     actions: Literal["deterministic", "stochastic"] = Field(
-        "deterministic", description="deterministic = the Gaussian's mean, or the most probable action; stochastic = "
-        "sampled, as in training, which suits Atari games")
+        "deterministic", description="deterministic = the mean or most likely action; stochastic = sampled as in "
+        "training, which suits Atari games")
 
 
 class Experiment(Section):
     """One experiment: what to train, how, and with what money."""
 
-    environment: EnvironmentSection = Field(description="what is learned")
-    network: NetworkSection = Field(NetworkSection(), description="the networks")
-    algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how it is learned")
-    detector: DetectorSection = Field(DetectorSection(), description="how boostable rounds are detected")
-    scaler: ScalerSection = Field(ScalerSection(), description="how many actors a round gets")
-    actor: ActorSection = Field(ActorSection(), description="the actor function")
-    learner: LearnerSection = Field(LearnerSection(), description="the learner")
+    environment: EnvironmentSection = Field(description="what to train on")
+    network: NetworkSection = Field(NetworkSection(), description="networks of policy and critic")
+    algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how to train")
+    detector: DetectorSection = Field(DetectorSection(), description="detection of rounds worth boosting")
+    scaler: ScalerSection = Field(ScalerSection(), description="actors per round")
+    actor: ActorSection = Field(ActorSection(), description="actors")
+    learner: LearnerSection = Field(LearnerSection(), description="learner")
     fleet: FleetSection = Field(FleetSection(), description="where actors run")
-    cache: CacheSection = Field(CacheSection(), description="the trajectory cache")
-    budget: BudgetSection = Field(description="the money")
-    stop: StopSection = Field(StopSection(), description="when to stop, besides the budget")
-    evaluation: EvaluationSection = Field(EvaluationSection(), description="how progress is measured")
+    cache: CacheSection = Field(CacheSection(), description="trajectory cache")
+    budget: BudgetSection = Field(description="money")
+    stop: StopSection = Field(StopSection(), description="when to stop")
+    evaluation: EvaluationSection = Field(EvaluationSection(), description="evaluations")
     callbacks: ImportPaths = Field(
-        (), description="what is told of each round, and may stop the run or change environment.kwargs: import paths "
-        "of subclasses of nitro_rl.Callback, each alone or with its keyword arguments, such as "
-        "my_package.curriculum.Longer: {most: 500}")
+        (), description="subclasses of nitro_rl.Callback that see each round, and may stop the run or change "
+        "environment.kwargs, such as my_package.curriculum.Longer: {most: 500}")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        0, description="everything random follows from it; asynchronous rounds also depend on when actors come back")
+        0, description="seed of all randomness; asynchronous rounds also depend on when actors return")
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:

@@ -12,7 +12,7 @@ from runtime.settings.fleet import RaySection
 class RaySettings(RaySection):
     """Settings of actors that are tasks of a cluster, whose nodes are nobody's instances."""
 
-    title: ClassVar[str] = "the cluster of kind = ray"
+    title: ClassVar[str] = "the Ray cluster"
     unread: ClassVar[tuple[str, ...]] = ("learner.market", "learner.image_parameter", "learner.launches_max",
                                     "environment.vector")
 

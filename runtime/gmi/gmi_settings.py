@@ -17,28 +17,28 @@ REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")
 class GmiSettings(UpdaterSettings):
     """Settings of instances that share one machine."""
 
-    title: ClassVar[str] = "instances of kind = gmi, which play and train on one machine"
+    title: ClassVar[str] = "instances that share one machine"
     has_actors: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (
         "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "environment.vector", "fleet.processes")
 
     layout: Literal["holistic", "asynchronous"] = Field(
-        "holistic", description="what instances do; holistic = each plays, and trains on what it played; asynchronous "
-        "= three of four play, one of four trains on what those played, and neither waits for the other")
+        "holistic", description="holistic = every instance plays and trains on its own samples; asynchronous = three "
+        "of four play, the fourth trains on their samples, and neither waits")
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
-        "auto", description="instances; auto = one a core, in a deployment one a vCPU of the smallest of "
-        "learner.instance_types, and no more than a round has actors for those that play")
+        "auto", description="number of instances; auto = one per core, in a deployment per vCPU of the smallest "
+        "instance type, at most one player per actor")
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
-        "auto", description="environments that an instance plays at the same time; auto = its share of a "
-        "round's actors, at most 16, and all of it with environment.backend = warp. It does not change what is played")
+        "auto", description="environments that an instance plays at once; auto = its share of a round's actors, at "
+        "most 16 unless environment.backend = warp. Does not change samples")
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
-        "auto", description="what an instance has of the machine; cores = cores of its own; mps = a share of a GPU by "
-        "NVIDIA's MPS; mig = a slice of a GPU that is there already; none = what the system gives it; auto = mps if "
-        "there is a GPU, else cores")
+        "auto", description="an instance's part of the machine; cores = cores of its own; mps = a GPU share by "
+        "NVIDIA's MPS; mig = an existing GPU slice; none = whatever the system gives; auto = mps with a GPU, else "
+        "cores")
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="how gradients are summed; mpr = through the host's memory; mrr = in rings over GPUs; "
-        "har = in each GPU, then over their leaders; flat = as PyTorch sums; paper = the paper's Algorithm 1 chooses; "
-        "auto = what is measured to be the quickest when the run begins, and stays")
+        "auto", description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
+        "each GPU, then over their leaders; flat = as PyTorch sums; paper = chosen by the paper's Algorithm 1; auto = "
+        "the quickest when the run begins")
 
     @property
     def instances_at_once(self) -> int:

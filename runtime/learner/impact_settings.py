@@ -16,23 +16,22 @@ class ImpactSettings(AlgorithmSettings):
     learner: ClassVar[str] = "runtime.learner.impact:Impact"
     is_off_policy: ClassVar[bool] = True
 
-    minibatch_steps: Count = Field(512, description="samples per gradient step at most, in whole fragments; one "
-                                   "fragment at least")
+    minibatch_steps: Count = Field(
+        512, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
     learning_rate: Positive = Field(5e-4, description="Adam's step size")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
     clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
-    kl_coefficient: NonNegative = Field(1.0, description="initial β of the adaptive KL penalty towards the target "
-                                        "network; 0 = no penalty")
-    kl_target: Positive = Field(0.01, description="KL per update that β is adapted to, in nats")
-    importance_clip: Positive = Field(2.0, description="μ/π_target is clipped to 0 … this")
+    kl_coefficient: NonNegative = Field(
+        1.0, description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty")
+    kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
+    importance_clip: Positive = Field(2.0, description="clips μ/π_target to 0 … this")
     target_update_frequency: Positive = Field(
-        1.0, description="the target network becomes the policy whenever so many times buffer_batches · uses_max · "
-        "minibatch_steps samples were trained on")
+        1.0, description="the target network is replaced after training on this × buffer_batches · uses_max · "
+        "minibatch_steps samples")
     buffer_batches: Annotated[int, Field(ge=1, le=1000)] = Field(
-        8, description="N, minibatches that are kept for being replayed; the oldest is dropped")
+        8, description="N, minibatches kept for replay; the oldest is dropped")
     uses_max: Annotated[int, Field(ge=1, le=1000)] = Field(
-        2, description="K, times that a minibatch is trained on at most, the first one included; once in synchronous "
-        "rounds")
+        2, description="K, most times that a minibatch is trained on; 1 in synchronous rounds")
 
     def unused(self, prefix: str) -> Iterator[Unused]:
         """Yields also the KL divergence that no penalty is adapted to."""

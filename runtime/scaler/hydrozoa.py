@@ -16,9 +16,9 @@ class HydrozoaSettings(ScalerSettings):
     for ten rounds.
     """
 
-    about: ClassVar[str] = "doubles by the clock of rounds"
+    about: ClassVar[str] = "doubles every doubling_rounds"
 
-    doubling_rounds: Count = Field(10, description="m, rounds until there are twice as many actors")
+    doubling_rounds: Count = Field(10, description="m, rounds between doublings")
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""

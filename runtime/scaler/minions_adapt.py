@@ -19,7 +19,7 @@ class MinionsAdaptSettings(ScalerSettings):
     has_score: ClassVar[bool] = True
 
     return_rounds: Annotated[int, Field(ge=1, le=ROWS_MAX)] = Field(
-        5, description="n, the last rounds with a return, whose mean counts")
+        5, description="n, latest rounds with a return to average over")
 
     def make(self) -> MinionsAdaptScaler:
         """Makes the scaler."""

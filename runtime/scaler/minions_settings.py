@@ -21,11 +21,11 @@ class MinionsSettings(ScalerSettings):
     needs_target: ClassVar[bool] = True
 
     scheduler: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="a shipped scheduler's name, or a file that `python -m papers.minionsrl` has written, "
-        "relative to where the program starts")
+        None, description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
+        "directory")
     scheduler_actions: Literal["sampled", "greedy"] = Field(
-        "sampled", description="draw the count from the scheduler's distribution, as it was trained, or take the "
-        "likeliest one")
+        "sampled", description="sampled = draw the count from the scheduler's distribution, as in its training; greedy "
+        "= the likeliest count")
     draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
 
     @property

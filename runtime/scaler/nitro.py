@@ -20,7 +20,7 @@ class NitroSettings(ScalerSettings):
     has_score: ClassVar[bool] = True
 
     window_rounds: Count = Field(6, description="n, rounds whose convexity ratios are compared")
-    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d, the score's weight is d^k")
+    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d; the score is weighted by d^k")
 
     def make(self) -> NitroScaler:
         """Makes the scaler."""

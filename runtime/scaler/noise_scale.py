@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class NoiseScaleSettings(ScalerSettings):
     """Settings of the scaler that looks for the cheapest batch."""
 
-    about: ClassVar[str] = "takes the batch that is cheapest by theory"
+    about: ClassVar[str] = "takes the theoretically cheapest batch"
     signals: ClassVar[frozenset[str]] = frozenset({"noise_scale"})
 
     def make(self) -> NoiseScaleScaler:

@@ -25,11 +25,11 @@ _ROUNDS_FILE = "rounds.jsonl"
 class PermutedSettings(ScalerSettings):
     """Settings of the scaler that shuffles a recorded run."""
 
-    about: ClassVar[str] = "takes a recorded run's counts in random order"
+    about: ClassVar[str] = "shuffles a recorded run's counts"
 
     recorded_run: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="directory of the recorded run, or its rounds.jsonl; relative to where the program starts")
-    order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="decides the order")
+        None, description="recorded run: its directory or rounds.jsonl, relative to the working directory")
+    order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the order")
 
     @property
     def file_read(self) -> str:

@@ -11,13 +11,13 @@ from runtime.scaler.counts import PlannedScaler
 from runtime.settings.scaler import ScalerSettings
 from runtime.settings.section import Field
 
-DRAWS_SEED = Field(0, description="decides what is drawn; two runs with the same one draw the same")
+DRAWS_SEED = Field(0, description="seed of the draws")
 
 
 class RandomSettings(ScalerSettings):
     """Settings of the scaler that draws."""
 
-    about: ClassVar[str] = "draws log-uniformly, for recordings"
+    about: ClassVar[str] = "draws log-uniformly"
 
     draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
 

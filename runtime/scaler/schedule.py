@@ -19,8 +19,8 @@ class ScheduleSettings(ScalerSettings):
     about: ClassVar[str] = "follows a table"
 
     schedule: Annotated[tuple[Entry, ...], Field(min_length=1, strict=False)] = Field(
-        ((1, 8),), description="pairs of a round and its number of actors, which holds until the next pair's round; "
-        "the first is of round 1")
+        ((1, 8),), description="pairs of a round and its number of actors, which holds until the next pair; the first "
+        "round is 1")
 
     @property
     def most_actors(self) -> int:

@@ -26,20 +26,21 @@ class AlgorithmSettings(Section):
 
     learning_rate: Positive = Field(3e-4, description="Adam's step size")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear goes to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
+        "constant", description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
     discount: Share = Field(0.99, description="γ, per step")
-    minibatch_steps: Count = Field(256, description="samples per gradient step at most")
+    minibatch_steps: Count = Field(
+        256, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
     entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
-    max_gradient_norm: Positive | None = Field(0.5, description="clips the gradient of the policy and that of the "
-                                               "critic to this norm each; null = no clipping")
-    normalize_observations: bool | None = Field(None, description="normalise observations by running moments, but for "
-                                                "what is 0 or 1 by its space; null = true for vectors that have more, "
-                                                "also beside a picture; false for pixels, which are divided by 255")
-    normalize_rewards: bool = Field(False, description="divide rewards by the running deviation of the discounted sum "
-                                    "of an episode's rewards so far, and clip them to ± 10; returns are always told as "
-                                    "they are")
-    observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
+    max_gradient_norm: Positive | None = Field(
+        0.5, description="clips the gradient norms of policy and critic separately; null = no clipping")
+    normalize_observations: bool | None = Field(
+        None, description="normalize observations by running moments, except pixels (divided by 255) and entries that "
+        "can only be 0 or 1; null = true if there are others")
+    normalize_rewards: bool = Field(
+        False, description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
+        "Reported returns do not change")
+    observation_clip: Positive = Field(10.0, description="normalized observations are clipped to ± this")
 
     @property
     def passes(self) -> int:

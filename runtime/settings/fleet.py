@@ -40,15 +40,15 @@ class RaySection(FleetSettings):
     """A Ray cluster of one's own, and what it costs."""
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="HOST:PORT of a cluster of which this machine is a node; auto = the one that runs here; "
-        "null = one is started on this machine, with fleet.processes CPUs, and ends with the run")
+        None, description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
+        "start one here for this run, with fleet.processes CPUs")
     cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
-        1.0, description="CPUs of the cluster that an actor takes, or a learner function")
+        1.0, description="CPUs per actor or learner function")
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="nodes that are paid for, by the clock, from when the run joins the cluster until it ends; "
-        "null = as many as the cluster has when it is joined. Of a cluster that grows, the most that it may have")
+        None, description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
+        "present at the start")
     node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="dollars that a node costs an hour; null = the price of the first of learner.instance_types")
+        None, description="dollars per node and hour; null = price of the first of learner.instance_types")
 
     @pydantic.field_validator("address")
     @classmethod

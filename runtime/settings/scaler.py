@@ -28,8 +28,8 @@ class ScalerSettings(Section):
     has_score: ClassVar[bool] = False
     needs_target: ClassVar[bool] = False
 
-    actors_min: Actors = Field(8, description="I_min, fewest actors of a round")
-    actors_max: Actors = Field(64, description="I_max, most actors of a round")
+    actors_min: Actors = Field(8, description="I_min, fewest actors per round")
+    actors_max: Actors = Field(64, description="I_max, most actors per round")
 
     @property
     def most_actors(self) -> int:

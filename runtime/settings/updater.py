@@ -76,36 +76,33 @@ class LearnerFunctionSection(UpdaterSettings):
     """The functions of a learner that is one: what updates the policy, and what runs the loop."""
 
     memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that updates the policy, MiB; 1769 buy one vCPU")
+        1769, description="memory of the function that trains, MiB; 1769 buys one vCPU")
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
-        60, description="an update, with kind = stellaris a gradient, is ended after this, seconds; reserved in the "
-        "budget with each round")
+        60, description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
+        "round")
     coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that runs the loop, detects and evaluates, MiB")
+        1769, description="memory of the function that runs the loop, detector and evaluations, MiB")
 
 
 class StellarisSection(UpdaterSettings):
     """Stellaris: how several learner functions compute gradients, and how these are applied."""
 
     place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="where learner functions run; auto = on AWS Lambda in a deployment, else processes; "
-        "processes = on this machine; virtual = in the process of the loop, one after the other, in an order that the "
-        "durations of a file decide, so that the same seed gives the same run; lambda = on AWS Lambda; ray = on the "
-        "Ray cluster of fleet.kind = ray")
-    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
-        4, description="gradients that are computed at the same time")
+        "auto", description="where learner functions run; processes = on this machine; virtual = one at a time, "
+        "ordered by recorded durations, so that a seed repeats its run; lambda = on AWS Lambda; ray = on the cluster "
+        "of fleet.kind = ray; auto = lambda in a deployment, else processes")
+    learners: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="gradients computed in parallel")
     staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.9, description="d of the staleness bound, which shrinks from update to update; null = no bound: each "
-        "gradient is applied when it arrives")
+        0.9, description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
+        "applied as they arrive")
     learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        3.0, description="v: a gradient that is s versions old moves the policy by the learning rate times s^(−1/v); "
-        "null = by the whole learning rate, however old it is")
+        3.0, description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
+        "learning rate")
     truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        1.0, description="ρ, the least cap on a sample's importance ratio; the cap is the least ratio that any learner "
-        "has, where that is larger; null = no ratio is cut")
+        1.0, description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
+        "= no cap")
     durations: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="file of recorded durations for place = virtual, relative to where the program is started; "
-        "benchmarks/durations.py writes one")
+        None, description="file of benchmarks/durations.py for place = virtual, relative to the working directory")
 
 
 UPDATERS = Kinds("learner", UpdaterSettings)

@@ -15,7 +15,7 @@ UNREAD = ("learner.instance_types", "learner.market", "learner.image_parameter")
 class FunctionSettings(LearnerFunctionSection):
     """Settings of one function that makes each update."""
 
-    title: ClassVar[str] = "the functions of kind = function"
+    title: ClassVar[str] = "the learner function"
     has_instance: ClassVar[bool] = False
     is_exact: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True

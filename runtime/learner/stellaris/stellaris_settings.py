@@ -15,7 +15,7 @@ from runtime.settings.updater import StellarisSection
 class StellarisSettings(StellarisSection):
     """Settings of several learner functions."""
 
-    title: ClassVar[str] = "learner functions of kind = stellaris, and what is done with their gradients"
+    title: ClassVar[str] = "parallel learner functions"
     has_instance: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
