@@ -1,8 +1,8 @@
-"""The experiment file as it is written: one typed, frozen tree that validates itself.
+"""The experiment file as written: one typed, frozen tree that validates itself.
 
-Descriptions, units, ranges and defaults stand here and in the settings of the kinds of algorithms, scalers, fleets and
-updaters (`runtime.registry`), and nowhere else: ``python -m runtime explain`` and docs/reference/experiment_file.md are
-made from them. What is open here is filled in by `runtime.config.resolved`.
+Descriptions, units, ranges and defaults are only here and in the settings of the kinds of algorithms, scalers, fleets
+and updaters (`runtime.registry`). ``python -m runtime explain`` and docs/reference/experiment_file.md are generated
+from them. `runtime.config.resolved` fills in open values.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.s
               "learner.update_timeout_s", "learner.instance_types", "learner.market", "learner.launches_max",
               "learner.image_parameter", "learner.device", "learner.gmi.backend", "learner.gmi.environments",
               "actor.provisioned", "environment.vector")
-"""What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
-``learner.kind``, between `equal_updaters`."""
+"""Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
+may also change among `equal_updaters`."""
 REMOVED: Mapping[str, tuple[Any, str]] = {
     "cache.memory_mib": (1024, "a run's own cache has 1 GiB for waiting trajectories; your own is named by cache.url"),
     "fleet.attempts": (3, "each slot of a round is tried three times"),
@@ -47,19 +47,19 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
                           "learner.gmi.instances = 2, say"),
     "fleet.quorum": (0.95, "a round counts if 95 % of its actors return, replacements included"),
     "learner.volume_gib": (100, "a learner's volume has 100 GiB")}
-"""Keys of earlier versions: the value that counts for all runs now, and what to say of it. Files that have it are
-read, those of runs too."""
+"""Keys of earlier versions, with the only value left and a hint. Files with that value can still be read, runs' files
+included."""
 KIND = "learner.kind"
 _OWN = "or package.module:Settings (docs/design/add-a-part.md)"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _SIMULATED = ("Ant-v5", "Humanoid-v5")
-"""What ``environment.backend = warp`` simulates."""
+"""Environments that ``environment.backend = warp`` simulates."""
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
 
 ImportPaths = Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)]
-"""What is imported and called: ``package.module.Name``, alone or with a mapping of its keyword arguments."""
+"""Import paths to call: ``package.module.Name``, alone or with a mapping of keyword arguments."""
 
 
 def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]]) -> list[list[Any]]:
@@ -69,7 +69,7 @@ def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]])
 
 
 class EnvironmentSection(Section):
-    """What is learned."""
+    """The environment to train on."""
 
     id: str = Field(
         min_length=1, description="Gymnasium id; module:id imports a module first; module:factory is an environment of "
@@ -101,7 +101,7 @@ class EnvironmentSection(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How it is made besides id and preprocessing; see `lambda_actor.making.OPTIONS`."""
+        """Returns how to make it, apart from id and preprocessing; see `lambda_actor.making.OPTIONS`."""
         options = {"kwargs": self.kwargs, "wrappers": with_arguments(self.wrappers),
                    "max_episode_steps": self.max_episode_steps, "frame_stack": self.frame_stack}
         return {name: value for name, value in options.items() if value}
@@ -127,7 +127,7 @@ class NetworkSection(Section):
 
 
 class AlgorithmSection(Section):
-    """How the policy is trained; the settings of each algorithm are a section of their own."""
+    """How the policy is trained; each algorithm's settings are a section of their own."""
 
     kind: str = Field("ppo", description=f"training algorithm, {_OWN}")
     rounds: Literal["synchronous", "asynchronous"] | None = Field(
@@ -143,23 +143,23 @@ class AlgorithmSection(Section):
 
     @property
     def chosen(self) -> AlgorithmSettings:
-        """The settings of the algorithm that ``kind`` names."""
+        """Returns the settings of the algorithm that ``kind`` names."""
         settings: AlgorithmSettings = getattr(self, self.chosen_key)
         return settings
 
     @property
     def chosen_key(self) -> str:
-        """Under which key these settings stand."""
+        """Returns the key of these settings."""
         return ALGORITHMS.key(self.kind)
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether its rounds are asynchronous."""
+        """Returns whether rounds are asynchronous."""
         return self.rounds == "asynchronous" or (self.rounds is None and self.chosen.is_off_policy)
 
 
 class DetectorSection(Section):
-    """How boostable rounds are detected."""
+    """How rounds worth boosting are detected."""
 
     objective: Literal["log_prob", "surrogate", "total_loss"] = Field(
         "log_prob", description="maximized objective whose Hessian is measured; log_prob = mean log π·Â (Theorem 1); "
@@ -170,7 +170,7 @@ class DetectorSection(Section):
 
 
 class ScalerSection(Section):
-    """How many actors a round gets; holds the keys of all scalers, of which those of ``kind`` count."""
+    """How many actors a round gets. Has the keys of all scalers; a run reads those of ``kind``."""
 
     kind: str = Field("fixed", description="; ".join(
         [*(f"{kind} {settings.about}" for kind, settings in SCALERS.settings.items()), _OWN]))
@@ -179,22 +179,22 @@ class ScalerSection(Section):
 
     @property
     def chosen(self) -> ScalerSettings:
-        """The settings of the scaler that ``kind`` names."""
+        """Returns the settings of the scaler that ``kind`` names."""
         settings = SCALERS.settings[self.kind]
         return settings.model_construct(**{name: getattr(self, name) for name in settings.model_fields})
 
     @property
     def most_actors(self) -> int:
-        """Most actors that a round can have."""
+        """Returns the most actors of a round."""
         return self.chosen.most_actors
 
     @property
     def smallest_round(self) -> int:
-        """Fewest actors that a round may be shrunk to when the budget gets short."""
+        """Returns the fewest actors to which a short budget may shrink a round."""
         return self.chosen.smallest_round
 
     def waves(self, concurrency: int) -> int:
-        """Returns how many times its deadline a round may take if only so many actors run at once."""
+        """Returns how many deadlines a round may take with this concurrency."""
         return math.ceil(self.most_actors / concurrency)
 
 
@@ -211,7 +211,7 @@ class ActorSection(Section):
 
 
 class LearnerSection(Section):
-    """The learner: where the policy is trained, and how long that may take."""
+    """The learner: where the policy is trained, and its time limits."""
 
     kind: str = Field(
         "instance", description="where the policy is trained; instance = on an EC2 instance that also runs the loop; "
@@ -245,18 +245,18 @@ class LearnerSection(Section):
 
     @property
     def chosen(self) -> UpdaterSettings:
-        """The settings of the updater that ``kind`` names."""
+        """Returns the settings of the updater that ``kind`` names."""
         settings: UpdaterSettings = getattr(self, UPDATERS.key(self.kind), None) or UPDATERS.settings[self.kind]()
         return settings
 
     @property
     def has_instance(self) -> bool:
-        """Whether an instance stands; else the learner is a function, and another function runs the loop."""
+        """Returns whether there is a learner instance; see `UpdaterSettings.has_instance`."""
         return self.chosen.has_instance
 
 
 class FleetSection(Section):
-    """Where actors run, and what happens if they fail."""
+    """Where actors run, and how failures are handled."""
 
     kind: str = Field(
         "auto", description="where actors run; local = on this machine, or the learner's instance in a deployment; "
@@ -270,7 +270,7 @@ class FleetSection(Section):
 
     @property
     def chosen(self) -> FleetSettings:
-        """The settings of the fleet that ``kind`` names; those of none if it is ``auto``."""
+        """Returns the settings of the fleet that ``kind`` names; the base settings for ``auto``."""
         settings: FleetSettings | None = getattr(self, FLEETS.key(self.kind), None)
         return settings or FLEETS.settings.get(self.kind, FleetSettings)()
 
@@ -279,7 +279,7 @@ _CHOOSING: Mapping[str, tuple[type[Section], Kinds[Any], Callable[[type[Section]
     "algorithm": (AlgorithmSection, ALGORITHMS, nested_fields), "scaler": (ScalerSection, SCALERS, flat_fields),
     "learner": (LearnerSection, UPDATERS, nested_fields), "fleet": (FleetSection, FLEETS, nested_fields)}
 KINDS = {name: kinds for name, (_, kinds, _) in _CHOOSING.items()}
-"""What may be chosen in the sections that have a key ``kind``, whose settings are not theirs."""
+"""Choices for each section with a key ``kind``."""
 for _chosen in _CHOOSING.values():
     give_fields(*_chosen)
 
@@ -306,7 +306,7 @@ class BudgetSection(Section):
 
 
 class StopSection(Section):
-    """When to stop, besides the budget."""
+    """When to stop, apart from the budget."""
 
     max_rounds: Count | None = Field(None, description="most rounds; null = no limit")
     max_steps: Count | None = Field(
@@ -358,11 +358,11 @@ class Experiment(Section):
         return self
 
     def resolved(self, *, is_deployed: bool = False, provisioned: int | None = None) -> ResolvedExperiment:
-        """Returns the same experiment with every None that stands for a computed default filled in.
+        """Returns the experiment with every computed default filled in.
 
         Args:
-            is_deployed: Whether it will run, or runs, on a learner deployed to AWS.
-            provisioned: Actors that a deployment really keeps warm, if that is known.
+            is_deployed: Whether it runs on a learner deployed to AWS.
+            provisioned: Actors that a deployment actually keeps warm, if known.
         """
         from runtime.config.resolved import resolve
 
@@ -370,7 +370,7 @@ class Experiment(Section):
 
     @property
     def unused(self) -> Mapping[str, Sequence[str]]:
-        """Keys that are set although a run never reads them, by the reason, such as ``scaler.kind = fixed``."""
+        """Returns keys that are set but never read, by the reason, such as ``scaler.kind = fixed``."""
         found: dict[str, list[str]] = {}
         for one in unused(self):
             if keys := [key for key in one.keys if is_set(self, key)]:
@@ -379,33 +379,32 @@ class Experiment(Section):
 
     @property
     def unused_text(self) -> str:
-        """The same for people; empty if there are none."""
+        """Returns the same as text; empty if there are none."""
         return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in self.unused.items())
 
     def without_unused(self) -> Experiment:
-        """Returns the same experiment with their defaults for all keys that a run never reads."""
+        """Returns the experiment with defaults for all keys that the run never reads."""
         keys = [key for keys in self.unused.values() for key in keys]
         return Experiment.model_validate(without_keys(self.model_dump(exclude_unset=True), keys)) if keys else self
 
     @property
     def identity(self) -> str:
-        """A digest of all that decides what a run's rounds are; equal for a run and its resumption."""
+        """Returns a digest of everything that determines a run's rounds; equal for a run and its resumption."""
         return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:
-        """Returns the tree as YAML, which makes the same experiment again.
+        """Returns the tree as YAML that makes the same experiment again.
 
-        It lacks what a run never reads, such as the settings of other algorithms than its own, and the password that
-        ``cache.url`` may hold.
+        Leaves out what the run never reads, such as settings of other algorithms, and the password in ``cache.url``.
         """
         return self._yaml()
 
     def given_yaml(self) -> str:
-        """Returns as YAML what the file and the command line give, where that is no default and something reads it."""
+        """Returns as YAML the values that the file and the command line set, unless they are defaults or unused."""
         return self._yaml(exclude_unset=True, exclude_defaults=True)
 
     def _yaml(self, **choice: Any) -> str:
-        """Returns as YAML what `model_dump` chooses and something reads, without a password."""
+        """Returns as YAML what `model_dump` chooses, without unused keys and passwords."""
         from lambda_actor.cache import redacted
 
         tree = self.model_dump(mode="json", **choice)
@@ -415,23 +414,23 @@ class Experiment(Section):
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:
-    """Makes a kind known that an import path names: its keys are those of built-in kinds from now on.
+    """Registers a kind by its import path, which adds its keys to the built-in ones.
 
     Args:
-        path: ``package.module:Settings``, which is imported; its base class says what it is a kind of.
-        chosen_by: The section that names it; None if none does.
+        path: ``package.module:Settings``, which is imported; its base class decides the section.
+        chosen_by: The section that names it, or None.
 
     Returns:
         The section that may choose it.
 
     Raises:
-        ExperimentError: It cannot be imported, is no such class, or its keys are others' already.
+        ExperimentError: The import fails, the class has another base, or its keys are already taken.
     """
     key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
     try:
         settings = load(path)
     except (Exception, SystemExit) as error:
-        # Whatever somebody else's module raises.
+        # The module may raise anything.
         raise ExperimentError(f"{key} cannot be imported: {told(error)}") from error
     allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
     name = next((name for name, base in allowed.items()
@@ -452,13 +451,13 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
 
 
 def equal_updaters() -> list[str]:
-    """Returns the kinds of updaters whose results are equal, to the bit: a run may go on with another one of them."""
+    """Returns the kinds of updaters with bit-identical results; a run may switch among them."""
     return [kind for kind, settings in UPDATERS.settings.items() if settings.is_exact]
 
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
-    """Returns what may not differ between a run and its resumption, by dotted path."""
-    # Runs that were made when there were no callbacks, instances or simulators go on, too.
+    """Returns by dotted path the values that must not change between a run and its resumption."""
+    # Runs from before callbacks, instances or simulators must remain resumable.
     left_out = (*CHANGEABLE, *_added_keys(experiment), *(() if experiment.callbacks else ("callbacks",)),
                 *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)),
                 *(() if experiment.environment.backend == "warp" else ("environment.backend",)))
@@ -469,7 +468,7 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
 
 
 def _added_keys(experiment: Experiment) -> Iterator[str]:
-    """Yields the keys of kinds that were added and are not chosen: the process of a resumption may not know them."""
+    """Yields the keys of added kinds that are not chosen; the resuming process may not know these kinds."""
     for name, kinds in KINDS.items():
         def keys(kind: str, kinds: Kinds[Any] = kinds) -> set[str]:
             return set(kinds.settings[kind].model_fields) if kinds is SCALERS else {kinds.key(kind)}
@@ -481,12 +480,12 @@ def _added_keys(experiment: Experiment) -> Iterator[str]:
 
 
 def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
-    """Returns in words which values differ, as JSON has them; ``environment.kwargs`` may have other keys, too.
+    """Returns in words which values differ, written as JSON; keys of ``environment.kwargs`` may differ as well.
 
     Args:
-        new: What is unchangeable of the experiment that is given now.
-        old: Of the one before.
-        where: Where that is.
+        new: Unchangeable values of the given experiment.
+        old: Those of the earlier one.
+        where: Where the earlier one is.
     """
     def texts(values: Mapping[str, Any]) -> dict[str, str]:
         return {path: json.dumps(value, sort_keys=True) for path, value in values.items()}
@@ -497,12 +496,12 @@ def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[
 
 
 def is_below(path: str, sections: Iterable[str]) -> bool:
-    """Whether a dotted path is one of ``sections``, or in one of them."""
+    """Returns whether a dotted path is in ``sections``, or inside one of them."""
     return any(path == one or path.startswith(f"{one}.") for one in sections)
 
 
 def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Returns a copy of a tree without some dotted keys, nor the sections that are empty without them."""
+    """Returns a copy of a tree without some dotted keys and without sections that this empties."""
     tree = dict(tree)
     for section, found in groupby(sorted(keys), lambda key: key.partition(".")[0]):
         inner = [key.partition(".")[2] for key in found]
@@ -559,7 +558,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
 
 
 def _not_simulated(experiment: Experiment) -> Iterator[str]:
-    """Yields what MuJoCo Warp cannot have."""
+    """Yields a message for each setting that MuJoCo Warp does not support."""
     backend = "environment.backend = warp"
     for key, value, allowed in (
             ("environment.id", experiment.environment.id, _SIMULATED),

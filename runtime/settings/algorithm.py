@@ -1,4 +1,4 @@
-"""What the settings of all algorithms have in common."""
+"""Settings that all algorithms share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from runtime.settings.section import Count, Field, NonNegative, Positive, Sectio
 
 
 class AlgorithmSettings(Section):
-    """What all algorithms have; each may give a key another default, and adds keys of its own.
+    """Base of every algorithm's settings. Subclasses may change defaults and add keys.
 
     Attributes:
         title: The algorithm's name for people.
-        learner: Where its learner is, as ``module:class``; imported when a learner is made, and no earlier.
-        is_off_policy: Whether it may train on what older policies sampled.
+        learner: Import path of its learner, ``module:class``; imported only when a learner is made.
+        is_off_policy: Whether it may train on samples of older policies.
         has_truncated_loss: Whether its learner cuts ratios at ``log_caps``, as ``learner.kind = stellaris`` needs.
     """
 
@@ -44,21 +44,21 @@ class AlgorithmSettings(Section):
 
     @property
     def passes(self) -> int:
-        """How often an update trains on each of its samples."""
+        """Returns how often an update trains on each of its samples."""
         return 1
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the algorithm's keys that do not count with these values.
+        """Yields the algorithm's keys that have no effect with these values.
 
         Args:
-            prefix: What the dotted names of its keys begin with.
+            prefix: Prefix of its dotted keys.
         """
         if self.normalize_observations is False:
             yield Unused([f"{prefix}observation_clip"], [f"{prefix}normalize_observations"],
                          f"{prefix}normalize_observations = true | null")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what is wrong with values of the experiment that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         algorithm, stop = experiment.algorithm, experiment.stop
         if not self.is_off_policy and algorithm.rounds == "asynchronous":
             yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
@@ -70,7 +70,7 @@ class AlgorithmSettings(Section):
 
 
 def unused_kl_target(kl_coefficient: float, prefix: str) -> Iterator[Unused]:
-    """Yields ``kl_target`` of an algorithm whose penalty is off; arguments as of `AlgorithmSettings.unused`."""
+    """Yields ``kl_target`` if the algorithm's penalty is off; see `AlgorithmSettings.unused` for the arguments."""
     if kl_coefficient == 0:
         yield Unused([f"{prefix}kl_target"], [f"{prefix}kl_coefficient"], f"{prefix}kl_coefficient above 0")
 

@@ -1,4 +1,4 @@
-"""What the settings of all fleets have in common, and the keys of a Ray cluster, which several rooms read."""
+"""Settings that all fleets share, and the keys of a Ray cluster, which several packages read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
 
 
 class FleetSettings(Section):
-    """What all fleets have; each may add keys of its own, which are a section inside the section ``fleet``.
+    """Base of every fleet's settings. Keys of a subclass form a section of their own inside ``fleet``.
 
     Attributes:
         title: The fleet's name for people.
-        unread: Keys of the experiment, dotted, that no run on this fleet reads.
-        backend: What supplies runs on it, as ``module:class``; empty for this machine, or what the program has for it.
+        unread: Dotted keys of the experiment that no run on this fleet reads.
+        backend: Import path of the backend for runs on it, ``module:class``; empty = the default backend.
     """
 
     title: ClassVar[str] = "the fleet"
@@ -28,7 +28,7 @@ class FleetSettings(Section):
     backend: ClassVar[str] = ""
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what is wrong with values of the experiment that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         yield from ()
 
     def make(self, setup: Any) -> Any:
@@ -37,7 +37,7 @@ class FleetSettings(Section):
 
 
 class RaySection(FleetSettings):
-    """A Ray cluster of one's own, and what it costs."""
+    """Settings of a Ray cluster, and its cost."""
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
