@@ -1,4 +1,4 @@
-"""The commands that look at deployments and at the runs that the bucket keeps; only ``stop`` changes something."""
+"""Commands for deployments and for runs in the bucket; only ``stop`` changes something."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _account() -> tuple[Client, str, str]:
-    """Clients, the account's number, and the region.
+    """Returns clients, the account's number, and the region.
 
     Raises:
         AccountError: No region is set, or there are no usable credentials.
@@ -186,7 +186,7 @@ def _account() -> tuple[Client, str, str]:
 
 
 def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], KeptRun | None]:
-    """Clients, the experiment's name, its runs in the bucket, and the one that is meant, where that can be told.
+    """Returns clients, the experiment's name, its runs in the bucket, and the selected run, if unambiguous.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -201,7 +201,7 @@ def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], 
 
 
 def _name(options: argparse.Namespace) -> str:
-    """The experiment's, of which the user gives the name or the file.
+    """Returns the experiment's name, given its name or file.
 
     Raises:
         ExperimentError: It cannot be one.
@@ -210,7 +210,7 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def _interruptible(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The command, which Ctrl-C ends without more words, and damaged files with few: it has changed nothing."""
+    """Runs the command; Ctrl-C ends it silently, damaged files with a short message. It has changed nothing."""
     def run(options: argparse.Namespace) -> int:
         try:
             return command(options)

@@ -1,4 +1,4 @@
-"""The command ``explain``: what may stand in an experiment file."""
+"""The command ``explain``: the keys of the experiment file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def required_keys() -> str:
 
 
 def _required() -> dict[str, str]:
-    """Descriptions of the keys that have no default, by path."""
+    """Returns descriptions of the keys that have no default, by path."""
     return {path: info.description or "" for path, info in walk_fields()
             if info.is_required() and section_of(info) is None}
 
@@ -74,7 +74,7 @@ def explained(key: str | None) -> list[str]:
 
 
 def _of_kind(path: str) -> list[str]:
-    """Returns lines about the keys of a kind of the user's own."""
+    """Returns lines about the keys of a user's kind."""
     name = add_kind(path)
     key = f"{name}.{KINDS[name].key(path)}"
     own = [f"{name}.{one}" for one in KINDS[name].settings[path].model_fields]

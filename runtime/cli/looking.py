@@ -1,4 +1,4 @@
-"""The commands ``compare`` and ``plot``: runs beside each other, as a table and as a picture."""
+"""The commands ``compare`` and ``plot``, which compare runs in a table or a picture."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _tell_problems(groups: Sequence[RecordedGroup]) -> None:
-    """Says what is missing or could not be read; the rest counts."""
+    """Prints missing or unreadable parts; the rest is used."""
     for group in groups:
         told = [(run.name if run.name == group.name else f"{group.name}, {run.name}", run.problems)
                 for run in group.runs]

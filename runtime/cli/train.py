@@ -98,7 +98,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _must_mend(error: Exception | None) -> str:
-    """What of the user's made the run fail; empty if nothing did."""
+    """Returns the user's part that made the run fail; empty if none did."""
     if isinstance(error, CallbackError):
         return "callback"
     is_environment = isinstance(error, UnusableEnvironmentError) or (
@@ -113,7 +113,7 @@ def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:
 
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
-    """What goes on with the run, or the seeds, in ``out``: to be pasted into the shell it was started from."""
+    """Returns the command that continues the run or the seeds in ``out``, to paste into the same shell."""
     given = [word for one in options.set for word in ("--set", one)]
     given += ["--out", str(out)]
     given += ["--seeds", str(options.seeds)] if options.seeds is not None else []

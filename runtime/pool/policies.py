@@ -1,4 +1,4 @@
-"""Policies that a trainer of your own gives its actors, as the messages that actors take."""
+"""Converts a trainer's policies to messages for actors."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def numpy_policy(
     """Makes a policy of fully connected layers, which actors run without torch.
 
     Args:
-        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each layer, as torch's Linear has them.
-        activation: Between them, ``tanh`` or ``relu``.
-        log_std: Of continuous actions, whose mean the last layer gives, ``[A]``; None for logits of choices.
+        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each layer, as in torch's Linear.
+        activation: Between the layers, ``tanh`` or ``relu``.
+        log_std: For continuous actions, ``[A]``; the last layer is their mean. None for logits of choices.
         choices: Values of each part of an action with several discrete parts; empty if there is one.
-        observation_mean, observation_std: Observations are normalised with these, ``[O]``; None = as they are.
-        observation_clip: Bound of normalised observations.
+        observation_mean, observation_std: Normalize observations, ``[O]``; None = unchanged.
+        observation_clip: Bound of normalized observations.
 
     Raises:
-        RunError: That is no policy.
+        RunError: The arguments do not make a policy.
     """
     try:
         arrays = [(np.asarray(weight, np.float32), np.asarray(bias, np.float32)) for weight, bias in layers]
@@ -65,7 +65,7 @@ def numpy_policy(
 
 
 class Published:
-    """The policies that actors have had, each with its number.
+    """The actors' policies, each with its number.
 
     Attributes:
         version: Number of the newest one; -1 before the first.
@@ -73,7 +73,7 @@ class Published:
     """
 
     def __init__(self, spaces: Spaces) -> None:
-        """Takes the environment's spaces, which each policy must fit."""
+        """Sets the environment's spaces, which each policy must fit."""
         self._spaces, self._digest = spaces, b""
         self.version, self.weights = -1, b""
 
@@ -81,24 +81,23 @@ class Published:
         return [self.version, self._digest.hex()]
 
     def set_state(self, state: Any) -> None:
-        """Goes on from what `get_state` gave.
+        """Restores a state of `get_state`.
 
         Raises:
-            ValueError, TypeError: It is no such thing.
+            ValueError, TypeError: It is not one.
         """
         version, digest = state
         self.version, self._digest = int(version), bytes.fromhex(digest)
         self.weights = b""
 
     def take(self, policy: Any) -> None:
-        """Takes a policy: another one than the newest has the next number.
+        """Takes a policy; one that differs from the newest gets the next number.
 
         Args:
-            policy: What `nitro_rl.load_policy` returned of a run, what `numpy_policy` made, an `OnnxPolicy`,
-                or a decoded message of it.
+            policy: A policy from `nitro_rl.load_policy` or `numpy_policy`, an `OnnxPolicy`, or a decoded message.
 
         Raises:
-            RunError: It is none of these, or does not fit the environment.
+            RunError: It is something else, or does not fit the environment.
         """
         given = getattr(policy, "weights", policy)
         if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""The row of a finished round: what `rounds.jsonl` holds, with the meaning, unit and group of every key."""
+"""The row of a finished round: the keys of `rounds.jsonl` with meaning, unit and group."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runtime.records.files import INTEGER_MAX, from_json
 
 @dataclass(frozen=True)
 class Column:
-    """What one key of a row means.
+    """The meaning of one key of a row.
 
     Attributes:
-        meaning: For people, one line of Markdown.
-        group: Under which TensorBoard and W&B show it.
+        meaning: One line of Markdown.
+        group: Group in TensorBoard and W&B.
         unit: Empty for counts, versions and numbers without a unit.
     """
 
@@ -38,7 +38,7 @@ _cost = partial(Column, group="cost", unit="USD")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One finished round. Fields are the keys of `rounds.jsonl`, in their order; None is written as `null`."""
+    """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`."""
 
     round_index: Annotated[int, Column("k, from 1")]
     policy_version: Annotated[int, Column(
@@ -130,7 +130,7 @@ class RoundRow:
     @staticmethod
     @cache
     def optional() -> frozenset[str]:
-        """Keys that rows of an older version may lack; they are None then."""
+        """Returns keys that rows of older versions may lack; they are None then."""
         return frozenset(one.name for one in fields(RoundRow) if one.default is None)
 
     @staticmethod
@@ -145,7 +145,7 @@ class RoundRow:
         """Reads a line of `rounds.jsonl`.
 
         Raises:
-            RunDirectoryError: It is no JSON object, or not one of this version's rows.
+            RunDirectoryError: It is not a JSON object, or not a row of this version.
         """
         try:
             found = from_json(line)
@@ -160,8 +160,8 @@ class RoundRow:
         """Reads a row from its keys and values.
 
         Raises:
-            RunDirectoryError: A key is missing or unknown, its value is of another type, or a number is not finite or
-                is too large.
+            RunDirectoryError: A key is missing or unknown, a value has the wrong type, or a number is not finite or too
+                large.
         """
         known = cls.columns()
         wrong = [f"{words} {', '.join(keys)}" for words, keys in {
@@ -175,10 +175,10 @@ class RoundRow:
         return cls(**mapping).checked()
 
     def checked(self) -> RoundRow:
-        """Returns the row itself.
+        """Checks the row, and returns it.
 
         Raises:
-            RunDirectoryError: A value is of another type, or a number is not finite or is too large.
+            RunDirectoryError: A value has the wrong type, or a number is not finite or too large.
         """
         where = f"rounds.jsonl, round {self.round_index}"
         for key, types in _types().items():
@@ -192,7 +192,7 @@ class RoundRow:
         return self
 
     def to_json_line(self) -> bytes:
-        """Returns the row as a line of `rounds.jsonl`, its line break included.
+        """Returns the row as a line of `rounds.jsonl`, with its line break.
 
         Raises:
             ValueError: A number is not finite.
@@ -200,7 +200,7 @@ class RoundRow:
         return json.dumps(vars(self), allow_nan=False).encode() + b"\n"
 
     def scalars(self) -> dict[str, float]:
-        """Returns the row's numbers under their names in TensorBoard and W&B; what is None is left out.
+        """Returns the row's numbers under their names in TensorBoard and W&B, without None.
 
         Both show them against `env_steps_total`.
         """
@@ -210,18 +210,18 @@ class RoundRow:
 
 
 def return_digits(value: float) -> int:
-    """Digits of a return after the point: three below 10, where one would hide most of it, else one."""
+    """Returns the decimals of a return: three below 10, otherwise one."""
     return 3 if abs(value) < 10 else 1
 
 
 def return_text(value: float | None) -> str:
-    """A return for people; a dash for None."""
+    """Returns a return for people; a dash for None."""
     return "–" if value is None else f"{value:,.{return_digits(value)}f}"
 
 
 @cache
 def _types() -> Mapping[str, tuple[type, ...]]:
-    """The JSON types that each key's value may have; a whole number may stand for a float."""
+    """Returns the allowed JSON types of each key; integers may stand for floats."""
     allowed = {}
     for name, hint in get_type_hints(RoundRow).items():
         types = get_args(hint) or (hint,)
