@@ -111,7 +111,7 @@ class LearnerServer(_GuardedServer):
     """
 
     def __init__(self, *, address: str, port: int) -> None:
-        """See `_GuardedServer`; the program must support TLS.
+        """Starts the server, whose program must support TLS.
 
         Args:
             address: IP address of this machine to listen on.

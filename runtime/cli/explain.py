@@ -24,7 +24,7 @@ def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     explain = add_parser(
         commands, "explain", needs="[KEY]", summary="explain the keys of the experiment file",
-        description="Explain the keys of the experiment file: all of them, those of a section, or one.",
+        description="Explain the keys of the experiment file: all, a section, or one.",
         examples=["explain", "explain scaler", "explain budget.usd", "explain my_package.momentum:MomentumSettings"],
         exit_codes="0, or 2 if there is no such key")
     explain.add_argument("key", nargs="?", metavar="KEY",

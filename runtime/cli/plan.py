@@ -29,8 +29,8 @@ def add_command(commands: Any) -> None:
         description="Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what "
         "it costs: on several learners, with actors on Lambda (how many, memory, processor, warm or not) and with "
         "everything on one instance. Nothing is started in AWS. All figures are modelled, at list prices; spot "
-        "instances count at the on-demand price. With --measure, nothing is predicted: rounds are run on this machine, "
-        "and it is told with how many instances (learner.kind = gmi) they are fastest.",
+        "instances count at the on-demand price. With --measure, nothing is predicted: rounds run on this machine, to "
+        "find the number of instances (learner.kind = gmi) with which they are fastest.",
         examples=["plan experiments/hopper.yaml",
                   "plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png",
                   "plan experiments/hopper.yaml --choose cheapest --write cheap.yaml",

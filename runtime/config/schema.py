@@ -170,7 +170,7 @@ class DetectorSection(Section):
 
 
 class ScalerSection(Section):
-    """How many actors a round gets. Has the keys of all scalers; a run reads those of ``kind``."""
+    """How many actors a round gets. Has the keys of all scalers; a run reads the keys of ``kind``."""
 
     kind: str = Field("fixed", description="; ".join(
         [*(f"{kind} {settings.about}" for kind, settings in SCALERS.settings.items()), _OWN]))

@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
                 # The mapping's constructor refuses it.
                 continue
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice",
                                                         key_node.start_mark)
             seen.add(key)
         return node

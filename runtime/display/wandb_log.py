@@ -109,7 +109,7 @@ class WandbLog(Observer):
                 with suppress(BlockingIOError):
                     os.write(_requests(self._process).fileno(), b".")
                 return
-        self._warn(f"W&B shows no more of this run, which goes on: {self._stop()}")
+        self._warn(f"W&B shows no more of this run, which continues: {self._stop()}")
 
     def close(self) -> None:
         """Waits for remaining uploads, but not forever."""

@@ -204,7 +204,7 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
 
 
 def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
-    """The most probable value of each choice: those of fewer values than the most have none of the rest."""
+    """Returns the most probable value of each choice; shorter choices are padded with impossible values."""
     places = np.full((len(counts), max(counts)), sum(counts))
     for choice, count in enumerate(counts):
         places[choice, :count] = np.arange(count) + sum(counts[:choice])

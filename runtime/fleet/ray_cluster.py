@@ -144,7 +144,7 @@ class RayFleet:
         self.concurrency = sum(int(one / cpus_per_task) for one in found)
         if not self.concurrency:
             self.close()
-            raise FleetError(f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has so many "
+            raise FleetError(f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has that many "
                              f"CPUs; allowed: up to {max(found, default=0):g}")
         self._play = ray.remote(num_cpus=cpus_per_task, max_retries=0, num_returns="streaming")(play)
 
@@ -235,7 +235,7 @@ class RayFleet:
             if not self._head.is_gone:
                 with self._talking():
                     self._ray.cancel(stream, force=True)
-            error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "nobody waits for it any more"
+            error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "it was abandoned"
             self._ended.append(Outcome(
                 task.invocation_id, status, error=error, was_started=task.begun_s is not None,
                 billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s)))

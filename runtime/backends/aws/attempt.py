@@ -40,9 +40,9 @@ class Then(Enum):
     """What must follow an attempt."""
 
     END = "nothing is left to do"
-    GO_ON = "it was interrupted, and goes on from the bucket"
-    AGAIN = "AWS or the network failed: it goes on from the bucket"
-    GIVE_WAY = "another learner goes on"
+    GO_ON = "it was interrupted, and continues from the bucket"
+    AGAIN = "AWS or the network failed: it continues from the bucket"
+    GIVE_WAY = "another learner continues"
 
 
 @dataclass(frozen=True)

@@ -194,8 +194,8 @@ class PoolKeeping(Keeping):
         else:
             reason = self._heartbeat.order_reason
         if reason:
-            raise TeardownOrderedError(f"the deployment of {self._deployment.key} is taken down: {reason}. To go on, "
-                                       "deploy it again, and open the pool again")
+            raise TeardownOrderedError(f"the deployment of {self._deployment.key} is taken down: {reason}. To "
+                                       "continue, deploy it again, and open the pool again")
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Tells the guard that nothing is left to do; if that fails, the pool simply goes silent."""

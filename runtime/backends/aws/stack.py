@@ -22,7 +22,7 @@ def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
         # It answered: an existing stack waits for no signal.
         LOG.info("the stack was not told: %s", error)
     except (BotoCoreError, ResponseParserError) as error:
-        LOG.warning("the stack cannot be told: %s", error)
+        LOG.warning("the stack cannot be reached: %s", error)
         return False
     return True
 
