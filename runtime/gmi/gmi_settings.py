@@ -1,4 +1,4 @@
-"""Settings of instances: how many, what each of them does, and how their gradients are summed."""
+"""Settings of instances: their number, their roles, and how their gradients are summed."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class GmiSettings(UpdaterSettings):
 
     @property
     def instances_at_once(self) -> int:
-        """Those that play."""
+        """Returns the number of instances that play."""
         return self.instances - self.trainers if self.instances != "auto" else 0
 
     @property
     def trainers(self) -> int:
-        """Instances that train and do not play."""
+        """Returns the number of instances that train and do not play."""
         if self.layout == "holistic" or self.instances == "auto":
             return 0
         return max(1, self.instances // 4)
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what instances cannot have."""
+        """Yields a message for each combination of values that instances do not support."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm
         if experiment.scaler.kind != "fixed":
             yield (f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} stays as it is while a run goes on, "

@@ -1,4 +1,4 @@
-"""Settings of a trainer that is somebody else's: only actors are ours."""
+"""Settings of an external trainer: only the actors are ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.settings.updater import UpdaterSettings
 
 
 class ExternalSettings(UpdaterSettings):
-    """Settings of a trainer outside, which samples with `nitro_rl.ActorPool`."""
+    """Settings of an external trainer, which samples with `nitro_rl.ActorPool`."""
 
     title: ClassVar[str] = "a trainer of your own, which samples with nitro_rl.ActorPool"
     has_instance: ClassVar[bool] = False
@@ -20,7 +20,7 @@ class ExternalSettings(UpdaterSettings):
         "learner.instance_types", "learner.market", "learner.image_parameter", "learner.device", "learner.threads")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what a trainer outside cannot have."""
+        """Yields a message for each combination of values that cannot work."""
         if experiment.cache.kind == "learner":
             yield ("cache.kind = learner: no instance holds it (learner.kind = external); allowed: serverless | node | "
                    "none, or learner.kind = instance")

@@ -32,6 +32,6 @@ class PpoSettings(AlgorithmSettings):
         return self.epochs
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields also the KL divergence that no penalty is adapted to."""
+        """Yields also ``kl_target``, if there is no penalty."""
         yield from super().unused(prefix)
         yield from unused_kl_target(self.kl_coefficient, prefix)

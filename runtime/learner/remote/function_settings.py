@@ -1,4 +1,4 @@
-"""Settings of a learner that is a function: what it cannot have, and how its updater is made."""
+"""Settings of a learner that is a function: unsupported combinations, and its updater."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FunctionSettings(LearnerFunctionSection):
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what a learner that is a function cannot have."""
+        """Yields a message for each combination of values that cannot work."""
         yield from function_problems(experiment)
 
     def make(self, learner: Any, remote: Any) -> Updater:
@@ -33,7 +33,7 @@ class FunctionSettings(LearnerFunctionSection):
 
 
 def function_problems(experiment: Any) -> Iterator[str]:
-    """Yields what no learner that is a function can have, whether it computes updates or gradients."""
+    """Yields a message for each value that no function learner supports, with updates or gradients."""
     learner, algorithm = experiment.learner, experiment.algorithm
     kind = f"learner.kind = {learner.kind}"
     if learner.device == "cuda":

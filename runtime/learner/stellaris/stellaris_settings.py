@@ -1,4 +1,4 @@
-"""Settings of Stellaris: what it cannot have, and how its updater is made."""
+"""Settings of Stellaris: unsupported combinations, and its updater."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class StellarisSettings(StellarisSection):
 
     @property
     def functions_at_once(self) -> int:
-        """Its learners."""
+        """Returns the number of its learners."""
         return self.learners
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the durations, unless they are played."""
+        """Yields ``durations``, unless functions run in virtual time."""
         if self.place != "virtual":
             yield Unused([f"{prefix}durations"], [f"{prefix}place"], f"{prefix}place = virtual")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what it cannot have."""
+        """Yields a message for each combination of values that cannot work."""
         algorithm = experiment.algorithm
         if not algorithm.chosen.has_truncated_loss:
             yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
