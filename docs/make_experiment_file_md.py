@@ -1,5 +1,6 @@
-"""Writes docs/reference/experiment_file.md from the descriptions of the fields, wherever they stand."""
+"""Writes docs/reference/experiment_file.md from the descriptions of the keys."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,47 +8,64 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from runtime.config.explaining import allowed_values, default_text, walk_fields  # noqa: E402
-from runtime.config.schema import add_kind  # noqa: E402
+from runtime.config.schema import KINDS, add_kind  # noqa: E402
 from runtime.config.variants import section_of  # noqa: E402
 
 HEAD = """\
 # The experiment file
 
-YAML, one section for each part of the system. Only `environment.id` and `budget.usd` are required. An environment of
-your own that has no limit of steps also needs `environment.max_episode_steps`. Any key can be overridden on the command
-line: `--set stop.max_rounds=20`. Unknown keys and values out of range are refused before anything starts.
+A YAML file with one section for each part of the system. Only `environment.id` and `budget.usd` are required. If an
+environment of your own has no step limit, also set `environment.max_episode_steps`.
 
-So is a key that the run would never read, such as `scaler.decay_factor` with `scaler.kind: fixed`. If what decides that
-stands above the key, on the command line or in the file that extends, the key is ignored, and named in one line (`not
-used`): `--set scaler.kind=fixed` may be given for a file with Nitro's scaler.
+- **Help.** `python -m runtime explain KEY` prints the entry of a key or section.
+- **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
+- **Mistakes.** Unknown keys and values out of range are refused before anything starts. So are keys that the run would
+  never read, such as `scaler.decay_factor` with `scaler.kind: fixed`, unless an override caused that: then they are
+  reported as `not used`.
+- **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
+  another one.
+- **Your own kinds.** Algorithm, scaler, fleet and learner can be your own; see [add a part](../design/add-a-part.md).
+- **Reproducibility.** With synchronous rounds, code, settings and `seed` decide everything in `rounds.jsonl` except
+  times and dollars.
 
-The `kind` of algorithm, scaler, fleet and learner may also be `package.module:Settings`, settings of your own: see
-[add a part](../design/add-a-part.md).
-
-`extends: FILE.yaml`, a path relative to the file, names another file whose keys count if this one does not have them;
-that file may extend another in turn; each is a regular file of at most 256 KiB, and a downloaded run's own
-`config.yaml` extends none. `python -m runtime explain KEY` tells what stands here about one key or section.
-
-`seed`, the settings and the code decide what a run's `rounds.jsonl` holds, but for times and dollars, where rounds are
-synchronous; `fleet.processes`
-does not change it.
-
-This file is written by `python docs/make_experiment_file_md.py`.
+`algorithm.{ppo,impact}.clip` stands for one key in each of these sections; `/` separates their defaults.
+`python docs/make_experiment_file_md.py` writes this page.
 
 | key | default | allowed | meaning |
 |---|---|---|---|
 """
 
 
+def shared_keys() -> dict[str, tuple[str, str]]:
+    """Returns the joint path and defaults of keys that several algorithms describe in the same words, by each path."""
+    groups: dict[tuple[str, ...], dict[str, str]] = {}
+    sections = [f"algorithm.{KINDS['algorithm'].key(kind)}" for kind in KINDS["algorithm"].settings]
+    for path, info in walk_fields():
+        section, _, name = path.rpartition(".")
+        if section in sections:
+            groups.setdefault((name, allowed_values(info), info.description or ""), {})[path] = default_text(info)
+    shared = {}
+    for (name, *_), defaults in groups.items():
+        if len(defaults) > 1:
+            kinds = ",".join(path.split(".")[1] for path in defaults)
+            texts = defaults.values() if len(set(defaults.values())) > 1 else [next(iter(defaults.values()))]
+            joint = f"algorithm.{{{kinds}}}.{name}", "/".join(texts)
+            shared |= dict.fromkeys(defaults, joint)
+    return shared
+
+
 def table() -> str:
     rows = []
+    shared = shared_keys()
     for path, info in walk_fields():
         if section_of(info) is not None:
             rows.append(f"| **{path}** | | | {info.description} |")
         else:
-            allowed = allowed_values(info).replace("|", "or")
-            rows.append(f"| `{path}` | {default_text(info)} | {allowed} | {info.description} |")
-    return HEAD + "\n".join(rows) + "\n"
+            path, default = shared.get(path, (path, default_text(info)))
+            allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
+            allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
+            rows.append(f"| `{path}` | {default} | {allowed} | {info.description} |")
+    return HEAD + "\n".join(dict.fromkeys(rows)) + "\n"
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ BEGIN, END = "<!-- written by docs/make_rounds_md.py -->\n", "<!-- end of what i
 
 
 def table() -> str:
-    """Returns the table: one line for each key, in the order of the file."""
-    rows = [f"| `{key}` | {column.unit} | {column.meaning} |" for key, column in RoundRow.columns().items()]
-    return "\n".join(["| key | unit | meaning |", "|---|---|---|", *rows]) + "\n"
+    """Returns the table, with one line for each key, in the order of the file."""
+    rows = [f"| `{key}` | {column.meaning} |" for key, column in RoundRow.columns().items()]
+    return "\n".join(["| key | meaning |", "|---|---|", *rows]) + "\n"
 
 
 def document(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The one door to boto3: clients, what their calls end with, questions to the account, and stacks."""
+"""The only door to boto3: clients, their errors, queries to the account, and stacks."""
 
 from importlib.util import find_spec
 

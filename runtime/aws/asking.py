@@ -1,4 +1,4 @@
-"""Questions to an AWS account whose failures are one error, meant for people."""
+"""Queries to an AWS account, with one error class meant for people."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class AccountError(RunError):
-    """The account cannot be asked, or lacks what a deployment needs."""
+    """The account does not answer, or lacks something that a deployment needs."""
 
 
 def ask(question: Callable[[], T]) -> T:
-    """The answer of an AWS service.
+    """Returns the answer of an AWS service.
 
     Raises:
-        AccountError: There is none.
+        AccountError: There is no answer.
     """
     try:
         return question()
@@ -38,23 +38,23 @@ def ask(question: Callable[[], T]) -> T:
         raise AccountError(f"the AWS account cannot be asked: {error.operation_name}: {one_line(str(code))}: "
                            + (one_line(message_of(error)) or "the answer is not AWS'")) from error
     except KeyError as error:
-        # botocore reads a proxy's page as XML, or as an answer that has nothing in it.
+        # botocore reads a proxy's page as XML, or as an empty answer.
         raise AccountError(f"the AWS account cannot be asked: the answer lacks {error}; is it AWS'?") from error
     except (BotoCoreError, ResponseParserError) as error:
         raise AccountError(f"the AWS account cannot be asked: {one_line(str(error))}") from error
 
 
 def ask_if_there(question: Callable[[], T]) -> T | None:
-    """The answer; None if what is asked about does not exist.
+    """Returns the answer; None if the object does not exist.
 
     Raises:
-        AccountError: There is none.
+        AccountError: There is no answer.
     """
     return ask(lambda: find(question))
 
 
 def find(question: Callable[[], T]) -> T | None:
-    """The answer; None if AWS says that there is no such thing. AWS' own errors pass through."""
+    """Returns the answer; None if AWS says that the object does not exist. AWS's own errors pass through."""
     try:
         return question()
     except ClientError as error:
@@ -64,19 +64,19 @@ def find(question: Callable[[], T]) -> T | None:
 
 
 def pages_of(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
-    """All that a paginated operation lists.
+    """Returns all items of a paginated operation.
 
     Raises:
-        AccountError: It cannot be asked.
+        AccountError: There is no answer.
     """
     return ask(lambda: list_all(client, operation, key, **arguments))
 
 
 def list_all(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
-    """All that a paginated operation lists; AWS' own errors pass through.
+    """Returns all items of a paginated operation; AWS's own errors pass through.
 
     Raises:
-        ClientError or BotoCoreError: It cannot be asked.
+        ClientError or BotoCoreError: There is no answer.
     """
     pages = client.get_paginator(operation).paginate(**arguments)
     return [one for page in pages for one in page.get(key, [])]

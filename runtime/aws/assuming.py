@@ -1,4 +1,4 @@
-"""The session of a role that somebody assumes, renewed by itself for as long as their own credentials last."""
+"""Sessions of an assumed role that renew themselves while the caller's own credentials last."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SESSION_S = 3600
 
 
 def assume(session: Session, role_arn: str, session_name: str) -> Session:
-    """A session of a role; the first call assumes it.
+    """Returns a session of a role; the first call assumes it.
 
     Args:
-        session: Whose credentials assume it, the first time and each hour.
-        role_arn: The role's.
-        session_name: What AWS' logs call it.
+        session: Its credentials assume the role, at first and each hour.
+        role_arn: ARN of the role.
+        session_name: Name in AWS's logs.
 
     Returns:
-        Its clients raise `CredentialsLostError` if the role cannot be assumed any more.
+        A session whose clients raise `CredentialsLostError` once the role cannot be assumed.
     """
 
     def fetch() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sessions and clients: whom AWS takes us for, and how long we wait for an answer."""
+"""Sessions and clients: our identity in AWS, and time limits for answers."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from runtime.aws.failures import NEVER_SENT, BotoCoreError
 from runtime.names import DEFAULT_REGION
 
 PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
-"""Outlasts hiccups of the network."""
+"""Outlasts network hiccups."""
 PROMPT = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
-"""For the guard: one call that hangs takes a quarter of a minute, and what failed is tried again a minute later."""
+"""For the guard: a hanging call takes a quarter of a minute, and failures are tried again a minute later."""
 QUICK = Config(connect_timeout=5, read_timeout=15, retries={"total_max_attempts": 1})
-"""For calls that nothing must wait for."""
+"""For calls that must not delay anything."""
 
 
 class Session(Protocol):
     """Credentials and a region.
 
     Attributes:
-        region_name: None = none is set.
+        region_name: None = not set.
     """
 
     region_name: str | None
 
     def client(self, service: str, **options: Any) -> Any:
-        """A client of that service."""
+        """Returns a client of that service."""
 
 
 class Client(Protocol):
-    """Gives clients of AWS' services."""
+    """Supplies clients of AWS services."""
 
     def __call__(self, service: str, *, is_quick: bool = False) -> Any:
-        """A client of that service; with ``is_quick`` one that gives up soon."""
+        """Returns a client of that service; with ``is_quick``, one that gives up soon."""
 
 
 def clients(session: Session | None = None, *, patience: Config = PATIENT) -> Client:
     """Clients of a session, each made once.
 
     Args:
-        session: None = what the environment says.
-        patience: How long they wait if nothing else is asked for.
+        session: None = from the environment.
+        patience: Default time limits.
     """
     chosen = session or environment_session()
 
@@ -62,17 +62,17 @@ def clients(session: Session | None = None, *, patience: Config = PATIENT) -> Cl
 
 
 def environment_session() -> Session:
-    """What the environment says, or an instance's or a function's own role."""
+    """Returns a session from the environment, or from the role of an instance or function."""
     session: Session = boto3.Session()
     return session
 
 
 def renewed_session(fetch: Callable[[], dict[str, Any]], *, region: str) -> Session:
-    """A session whose credentials are fetched by the first call, and again before they expire.
+    """Returns a session that fetches its credentials at the first call, and again before they expire.
 
     Args:
-        fetch: Returns ``access_key``, ``secret_key``, ``token`` and ``expiry_time``, in the form of ISO 8601.
-        region: The session's.
+        fetch: Returns ``access_key``, ``secret_key``, ``token`` and ``expiry_time`` in ISO 8601.
+        region: Region of the session.
     """
 
     class Provider(CredentialProvider):  # type: ignore[misc]  # botocore has no types
@@ -91,11 +91,11 @@ def waiting_client(
     service: str, *, region: str, connect_timeout_s: float, read_timeout_s: float, connections: int,
     session: Session | None = None,
 ) -> Any:
-    """A client that waits long for each answer, and never repeats a request by itself.
+    """Returns a client that waits long for each answer, and never repeats a request by itself.
 
     Args:
         connections: Requests at once.
-        session: None = what the environment says.
+        session: None = from the environment.
 
     Raises:
         BotoCoreError or ValueError: boto3 refuses the settings.
@@ -106,9 +106,9 @@ def waiting_client(
 
 
 def open_session() -> Session:
-    """A session with the region that the CDK's command line would take: boto3 does not know AWS_REGION.
+    """Returns a session with the region that the CDK would use, because boto3 ignores AWS_REGION.
 
-    Its clients are `PATIENT` if nothing else is asked for.
+    Its clients are `PATIENT` by default.
 
     Raises:
         AccountError: No region is set, or there is no such profile.
@@ -125,7 +125,7 @@ def open_session() -> Session:
 
 
 def identify(session: Session) -> str:
-    """The account's number.
+    """Returns the account's number.
 
     Raises:
         AccountError: There are no usable credentials, or no such region.
@@ -139,7 +139,7 @@ def identify(session: Session) -> str:
 
 
 def _mistyped(region: str) -> str:
-    """What may be wrong with the region; empty if boto3 knows it. AWS has newer ones, so this refuses none."""
+    """Warns about an unknown region; empty if boto3 knows it. AWS has newer ones, so none is refused."""
     known = boto3.Session().get_available_regions("sts")
     if region in known:
         return ""

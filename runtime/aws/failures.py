@@ -1,4 +1,4 @@
-"""What a call to AWS may end with, in classes that callers tell apart."""
+"""Error classes for calls to AWS."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ __all__ = ["AWS_ERRORS", "NEVER_SENT", "PERHAPS_DONE", "BotoCoreError", "ClientE
            "NoCredentialsError", "PaginationError", "ResponseParserError", "code_of", "message_of"]
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
-"""All that a call to AWS may end with; the last one if what answers is not AWS."""
+"""All errors of a call to AWS; the last one if something other than AWS answers."""
 NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
-"""Nothing received the request."""
+"""The request was never received."""
 PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
-"""The request may have been carried out, though no answer came."""
+"""The request may have been executed, but no answer came."""
 
 
 class CredentialsLostError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """A role cannot be assumed, or not any more. Whoever handles AWS' errors handles this one."""
+    """A role cannot be assumed (any more). Handlers of AWS errors also handle this one."""
 
     fmt = ("the role {role} cannot be assumed. If your AWS credentials have expired, sign in and open the pool again, "
            "which continues: {why}")
 
 
 def code_of(error: BaseException | None) -> str:
-    """AWS' code of the refusal, such as ``ValidationError``; empty if AWS refused nothing."""
+    """Returns AWS's error code, such as ``ValidationError``; empty if AWS refused nothing."""
     return _said(error, "Code")
 
 
 def message_of(error: BaseException | None) -> str:
-    """AWS' words of the refusal; empty if AWS refused nothing."""
+    """Returns AWS's error message; empty if AWS refused nothing."""
     return _said(error, "Message")
 
 
 def _said(error: BaseException | None, what: str) -> str:
-    # A proxy's page is no answer of AWS'.
+    # A proxy's page is not an answer of AWS.
     answer: Any = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
     return str(answer.get(what, ""))

@@ -1,4 +1,4 @@
-"""CloudFormation's stacks: found, read, listed."""
+"""Finds, reads and lists CloudFormation stacks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from runtime.aws.asking import list_all
 from runtime.aws.failures import ClientError, message_of
 
 WITHOUT_RESOURCES = ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
-"""Statuses of a stack that has nothing."""
+"""Statuses of a stack without resources."""
 
 
 def find_stack(client: Any, name: str) -> dict[str, Any] | None:
-    """The stack of that name or id as CloudFormation describes it; None if there is none.
+    """Returns the stack of that name or id as CloudFormation describes it; None if there is none.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
 
     Raises:
-        ClientError: CloudFormation cannot be asked.
+        ClientError: CloudFormation does not answer.
     """
     try:
         found: dict[str, Any] = client.describe_stacks(StackName=name)["Stacks"][0]
@@ -31,49 +31,49 @@ def find_stack(client: Any, name: str) -> dict[str, Any] | None:
 
 
 def all_stacks(client: Any) -> list[dict[str, Any]]:
-    """The stacks of the account and region, as CloudFormation describes them.
+    """Returns the stacks of the account and region, as CloudFormation describes them.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
 
     Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be asked.
+        ClientError or BotoCoreError: CloudFormation does not answer.
     """
     return list_all(client, "describe_stacks", "Stacks")
 
 
 def stack_names(client: Any, prefix: str) -> list[str]:
-    """Names of the stacks that there are and that begin with ``prefix``, sorted.
+    """Returns the sorted names of existing stacks that begin with ``prefix``.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
 
     Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be asked.
+        ClientError or BotoCoreError: CloudFormation does not answer.
     """
     return sorted(stack["StackName"] for stack in all_stacks(client) if stack["StackName"].startswith(prefix))
 
 
 def resources_of(client: Any, stack: str) -> list[dict[str, Any]]:
-    """A stack's resources; also of one that is gone, by id: CloudFormation remembers them for 90 days.
+    """Returns a stack's resources. Deleted stacks work by id: CloudFormation remembers them for 90 days.
 
     Args:
-        client: Of CloudFormation.
+        client: CloudFormation client.
         stack: Its name or id.
 
     Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be asked, or knows no such stack.
+        ClientError or BotoCoreError: CloudFormation does not answer, or knows no such stack.
     """
     return list_all(client, "list_stack_resources", "StackResourceSummaries", StackName=stack)
 
 
 def present(resources: Iterable[Mapping[str, Any]], kind: str, logical_id: str = "") -> list[str]:
-    """Physical ids of those resources that are there.
+    """Returns the physical ids of existing resources.
 
     Args:
-        resources: As `resources_of` gives them.
+        resources: From `resources_of`.
         kind: Such as ``AWS::Logs::LogGroup``.
-        logical_id: What their names in the template begin with.
+        logical_id: Prefix of their names in the template.
     """
     return [str(one["PhysicalResourceId"]) for one in resources
             if one["ResourceType"] == kind and one["LogicalResourceId"].startswith(logical_id)
@@ -81,7 +81,7 @@ def present(resources: Iterable[Mapping[str, Any]], kind: str, logical_id: str =
 
 
 def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:
-    """A stack's outputs; none before all of it is there.
+    """Returns a stack's outputs; empty until it is complete.
 
     Args:
         stack: As CloudFormation describes it.
@@ -90,5 +90,5 @@ def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tags_of(described: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a stack or any other thing that AWS describes."""
+    """Returns the tags of a stack or anything else that AWS describes."""
     return {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}

@@ -1,4 +1,4 @@
-"""What a run gets for a cache, a fleet, a meter and its keeping: this machine, or AWS.
+"""Backends supply the cache, the fleet, the meter and the keeping of a run: this machine, Ray or AWS.
 
-`runtime.ports.run.Backend` is what a backend is; `runtime.backends.registry` chooses one by the experiment file.
+`runtime.ports.run.Backend` is the interface; `runtime.backends.registry` chooses one by the experiment file.
 """

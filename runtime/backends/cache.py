@@ -1,4 +1,4 @@
-"""What a run's functions run on, and how learner and actors exchange messages: through the cache, or without one."""
+"""Makes a run's cache and fleet, and connects learner and actors, with or without a cache."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from runtime.ports.run import RunContext
 from runtime.settings.fleet import FleetSettings
 
 NO_CACHE = "none: messages travel with requests and responses"
-"""What people are told of the server with ``cache.kind = none``."""
+"""Label of the server with ``cache.kind = none``."""
 _SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
-"""What a new AWS account may have of concurrent executions, and what a Ray cluster holds at least."""
+"""Concurrent executions of a new AWS account, and the least that a Ray cluster holds."""
 
 
 def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
-    """Makes the run's cache, and proves that it answers.
+    """Makes the run's cache, and checks that it answers.
 
     Args:
-        run: Whose cache it is; its stack closes it.
-        url: Of the server.
-        **options: Credentials, as `TrajectoryCache` takes them.
+        run: The run; its stack closes the cache.
+        url: URL of the server.
+        **options: Credentials for `TrajectoryCache`.
 
     Raises:
         ServerError: It does not answer.
@@ -46,9 +46,9 @@ def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
     """Makes a fleet for a run.
 
     Args:
-        run: Whose fleet it is; its stack closes it.
-        settings: Of the fleet.
-        **setup: The rest of `FleetSetup`.
+        run: The run; its stack closes the fleet.
+        settings: Settings of the fleet.
+        **setup: Other fields of `FleetSetup`.
 
     Raises:
         FleetError: It cannot be started.
@@ -60,10 +60,10 @@ def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
 
 
 def without_cache(run: RunContext, fleet: Fleet) -> InlineFleet:
-    """Makes a fleet carry its messages itself, as ``cache.kind = none`` asks for.
+    """Makes a fleet carry its messages itself, for ``cache.kind = none``.
 
     Args:
-        run: Whose fleet it is; its stack closes it.
+        run: The run; its stack closes the fleet.
         fleet: Runs the actors.
     """
     return InlineFleet(fleet, bytes_max=_bytes_max(run))
@@ -75,16 +75,16 @@ def actor_event(experiment: ResolvedExperiment, url: str, credential: str, diges
     Args:
         experiment: Resolved.
         url: Without credentials; empty if there is no cache.
-        credential: Where the actor finds them, as `lambda_actor.credentials` explains; empty if its process has them.
-        digest: Of the word that stops the run's actors; empty if nothing does.
+        credential: Where the actor finds them, see `lambda_actor.credentials`; empty if its process has them.
+        digest: Digest of the word that stops the run's actors; empty if there is none.
     """
     return {"cache_url": url, "cache_credential": credential, "cache_ttl_s": ttl_s(experiment), "stop_digest": digest}
 
 
 def ttl_s(experiment: ResolvedExperiment) -> int:
-    """Seconds after which keys expire that nobody removed.
+    """Returns the seconds after which leftover keys expire.
 
-    That is longer than two rounds can last: nothing expires under an actor that goes on from one round to the next.
+    This is longer than two rounds, so nothing expires while an actor works across rounds.
     """
     fleet = experiment.fleet
     waves = experiment.scaler.waves(_SMALLEST_CONCURRENCIES.get(fleet.kind, fleet.processes))

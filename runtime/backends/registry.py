@@ -8,16 +8,16 @@ from runtime.settings.kinds import load
 
 
 def make_backend(experiment: ResolvedExperiment, name: str = "") -> Backend:
-    """Makes the backend that ``fleet.kind`` needs: what its settings name, or a Ray cluster, or this machine.
+    """Makes the backend for ``fleet.kind``: the one named by its settings, a Ray cluster, or this machine.
 
     A deployed learner makes its own: see `runtime.backends.aws.attempt`.
 
     Args:
         experiment: Resolved.
-        name: Of the experiment, under which it was deployed; only a pool that samples there needs it.
+        name: Name of the deployed experiment; only a pool that samples there needs it.
 
     Raises:
-        ExperimentError: That backend cannot be used here.
+        ExperimentError: The backend cannot be used here.
     """
     if path := experiment.fleet.chosen.backend:
         backend: Backend = load(path)(experiment)

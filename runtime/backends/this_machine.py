@@ -1,4 +1,4 @@
-"""This machine as a backend: actors are processes, the cache is a server of our own, and the bill is modelled."""
+"""This machine as a backend: actors are processes, the cache is a local server, and the bill is modeled."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class ThisMachine:
     """Supplies runs on this machine.
 
     Attributes:
-        cost_basis: The bill is modelled: nothing is paid for.
-        prices: List prices of what the run would use in AWS, from which the bill is modelled.
+        cost_basis: Modeled; nothing is paid.
+        prices: List prices of the equivalent AWS resources.
     """
 
     cost_basis, prices = "modelled", PRICES
 
     def __init__(self, experiment: ResolvedExperiment) -> None:
-        """Looks whether the experiment may run here.
+        """Checks whether the experiment can run here.
 
         Args:
             experiment: Resolved.
 
         Raises:
-            ExperimentError: It wants actors elsewhere, or another version of MuJoCo Warp.
-            MissingExtraError: It wants MuJoCo Warp.
+            ExperimentError: It needs actors elsewhere, or another version of MuJoCo Warp.
+            MissingExtraError: It needs MuJoCo Warp.
         """
         if experiment.fleet.kind == "lambda":
             raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
@@ -76,13 +76,13 @@ class ThisMachine:
                                   + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else ""))
 
     def fetch(self, directory: RunFiles) -> None:
-        """Does nothing: the directory is all that there is of the run."""
+        """Does nothing: the run is only in its directory."""
 
     def supply(self, run: RunContext) -> Supplies:
-        """Starts the server if the run needs one and ``cache.url`` names none, and the actors' processes.
+        """Starts a server, if the run needs one and ``cache.url`` names none, and the actors' processes.
 
         Raises:
-            ServerError: No server answers, or none can be started.
+            ServerError: No server answers or can be started.
             FleetError: The processes cannot be started.
         """
         experiment = run.experiment
@@ -113,7 +113,7 @@ class ThisMachine:
             digests={} if durations is None else {DURATIONS_KEY: durations.digest})
 
     def _supply_instances(self, run: RunContext) -> Supplies:
-        """Starts the instances; the bill is that of the first of ``learner.instance_types``, by this clock."""
+        """Starts the instances, billed by the clock as the first of ``learner.instance_types``."""
         experiment, now = run.experiment, steady_clock()
         began_s, actors = now(), actors_here(run)
         model = make_cost_model(experiment, run.spaces, self.prices,
@@ -128,19 +128,19 @@ class ThisMachine:
 
 
 class NotKept(Keeping):
-    """The keeping of a run that is kept nowhere but in its directory: nobody else knows of it, or is told."""
+    """Keeping of a run that is only in its directory; does nothing."""
 
 
 @dataclass(frozen=True)
 class Actors:
-    """Where a run's actors are, and how they are reached.
+    """A run's actors, and how to reach them.
 
     Attributes:
-        cache: Through which they and the learner exchange messages.
+        cache: Exchanges messages between actors and learner.
         fleet: Runs them.
-        event: What their events say of the cache.
-        facts: What people are told of the cache, by label; nothing of a server of the run's own.
-        trainers: Instances that train; None if there are no instances.
+        event: Cache fields of their events.
+        facts: Facts about the cache for display, by label; empty for a server of the run's own.
+        trainers: Training instances; None if there are no instances.
     """
 
     cache: Cache
@@ -154,10 +154,10 @@ def actors_here(run: RunContext) -> Actors:
     """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
 
     Args:
-        run: Its stack closes what is opened.
+        run: The run; its stack closes everything.
 
     Raises:
-        ServerError: No server answers, or none can be started.
+        ServerError: No server answers or can be started.
         FleetError: The processes cannot be started.
     """
     experiment = run.experiment
@@ -220,13 +220,13 @@ def _open_instances(run: RunContext) -> Actors:
 
 
 def _open_memory(run: RunContext) -> Migrator:
-    """Makes the memory of instances that share experience, with room for what an update takes and what comes then."""
+    """Makes shared memory for instances' experience, with room for one update and the data that follows."""
     experiment = run.experiment
     steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
     awaited = min(experiment.algorithm.chosen.minibatch_steps,
                   experiment.algorithm.round_steps or actors * steps)
-    # Besides those that a step waits for, each actor may have one in the loop, one in flight, and as many that have
-    # been given up or rejected.
+    # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
+    # number given up or rejected.
     plan = fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
     key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
     check_memory(key, plan.size)
@@ -252,7 +252,7 @@ def _open_processes_of(
 
 
 def _require_warp() -> None:
-    """Checks that MuJoCo Warp is there, without loading it."""
+    """Checks that MuJoCo Warp is installed, without loading it."""
     try:
         version = importlib.metadata.version("mujoco-warp")
     except importlib.metadata.PackageNotFoundError:
@@ -271,8 +271,8 @@ def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
 
 
 def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:
-    """What runs the learner function, and the folder for its objects."""
-    # First: it is removed when the functions have ended.
+    """Returns the learner function's fleet, and the folder for its objects."""
+    # First, so that it is removed after the functions have ended.
     store = open_store(run)
     if isinstance(times, GradientTimes):
         return LEARNER_PLACES[run.experiment.learner.stellaris.place](run, times), store
@@ -280,7 +280,7 @@ def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:
 
 
 def open_store(run: RunContext) -> str:
-    """Returns a run's folder for objects of learner functions, without what an earlier session has left in it."""
+    """Returns a run's folder for objects of learner functions, without leftovers of an earlier session."""
     store = str(run.directory.updates_path.resolve())
     shutil.rmtree(store, ignore_errors=True)
     run.stack.callback(shutil.rmtree, store, ignore_errors=True)
@@ -290,13 +290,13 @@ def open_store(run: RunContext) -> str:
 def open_learners(
     run: RunContext, settings: FleetSettings, count: int, credentials: Mapping[str, str] | None = None
 ) -> Fleet:
-    """Opens a fleet that runs learner functions.
+    """Opens a fleet for learner functions.
 
     Args:
-        run: Its stack closes what is opened.
-        settings: Of the fleet.
-        count: Functions at once; at most ``fleet.processes`` are.
-        credentials: Environment variables for them alone.
+        run: The run; its stack closes the fleet.
+        settings: Settings of the fleet.
+        count: Functions at once, limited by ``fleet.processes``.
+        credentials: Environment variables for these functions only.
     """
     function = run.experiment.learner.function
     return open_fleet(run, settings, concurrency=min(count, run.experiment.fleet.processes),
@@ -309,7 +309,7 @@ def _open_processes(run: RunContext, times: GradientTimes) -> Fleet:
 
 
 def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
-    """Learner functions in this process, in virtual time; each learner starts once, before its first gradient."""
+    """Opens learner functions in this process, in virtual time; each learner starts once, before its first gradient."""
     from runtime.learner.remote.handler import handler
 
     learner, seed, started = run.experiment.learner, run.experiment.seed, set[int]()
@@ -328,11 +328,11 @@ def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
 
 LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
     "processes": _open_processes, "virtual": _open_virtual}
-"""Where this machine runs learner functions of Stellaris, by ``learner.stellaris.place``."""
+"""Where this machine can run Stellaris's learner functions, by ``learner.stellaris.place``."""
 
 
 def _start_server(run: RunContext) -> str:
-    """The URL of a server of our own."""
+    """Returns the URL of a new local server."""
     with run.shield():
         server = EmbeddedServer()
         run.stack.callback(server.close)
@@ -348,7 +348,7 @@ def _remove_keys(run: RunContext, cache: TrajectoryCache) -> None:
 
 
 def credentials_of_actors(url: str) -> dict[str, str]:
-    """Returns variables for the actors: what the URL says, or else CACHE_USERNAME and CACHE_PASSWORD."""
+    """Returns variables for the actors: the URL's credentials, or CACHE_USERNAME and CACHE_PASSWORD."""
     _, username, password = split_credentials(url)
     found = {"ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
              "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD")}

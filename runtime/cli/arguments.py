@@ -1,4 +1,4 @@
-"""Types of arguments, and what all commands print with."""
+"""Types of arguments, and output shared by all commands."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def add_parser(
     commands: Any, name: str, *, needs: str, summary: str, description: str, examples: Sequence[str],
     exit_codes: str = "",
 ) -> argparse.ArgumentParser:
-    """Adds a command, whose help begins with what must be given and with examples.
+    """Adds a command, whose help begins with required arguments and examples.
 
     Args:
         commands: A parser's subparsers.
-        name: The command's.
-        needs: The arguments that must be given, and those that often are, as they stand behind the name.
-        summary: What it does, in a line of the help that lists all commands.
-        description: What it does, in sentences.
+        name: Name of the command.
+        needs: Required and common arguments, to be shown after the name.
+        summary: One line for the list of commands.
+        description: A description in sentences.
         examples: Whole lines, without ``python -m runtime``.
-        exit_codes: What they say.
+        exit_codes: Their meaning.
     """
     def folded(text: str, indent: str = "") -> str:
         return textwrap.fill(text, COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
@@ -57,7 +57,7 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
 def add_runs(command: argparse.ArgumentParser) -> None:
     """Adds the directories of runs."""
     command.add_argument("directories", type=Path, nargs="+", metavar="DIR",
-                         help="a run's directory, or that of several seeds")
+                         help="directory of a run or of several seeds")
 
 
 def add_trust(command: argparse.ArgumentParser) -> None:
@@ -68,14 +68,14 @@ def add_trust(command: argparse.ArgumentParser) -> None:
 
 
 def project(text: str) -> str:
-    """Returns a project of Weights & Biases, if a text can be one."""
+    """Returns a Weights & Biases project, if the text can be one."""
     if not re.fullmatch(r"([^/\s]+/)?[^/\s]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: PROJECT or ENTITY/PROJECT")
     return text
 
 
 def whole_number(text: str, lowest: int, highest: int | None = None) -> int:
-    """Returns the whole number that a text is, from ``lowest`` to ``highest``; None for no limit."""
+    """Returns a whole number from ``lowest`` to ``highest``; None = no limit."""
     try:
         value = int(text)
         if lowest <= value and (highest is None or value <= highest):
@@ -91,24 +91,24 @@ seeds = partial(whole_number, lowest=1, highest=SEEDS_MAX)
 
 
 def launcher() -> list[str]:
-    """Returns the words with which the user called this program, as they were typed, without its arguments."""
+    """Returns the words with which the user called this program, without its arguments."""
     arguments = sys.argv[1:]
     words = sys.orig_argv[:len(sys.orig_argv) - len(arguments)]
     if not words or sys.orig_argv != [*words, *arguments]:
-        # A program has started this one in its own process.
+        # Another program started this one in its own process.
         return [sys.executable, "-m", "runtime"]
     name = Path(words[-1]).name
-    # Of an installed command, Python gets the path at which the shell has found it.
+    # For an installed command, Python gets the path that the shell found.
     return [name] if shutil.which(name) == words[-1] else words
 
 
 def say(line: str) -> None:
-    """Prints a line at once, without what would change the terminal."""
+    """Prints a line at once, without terminal control characters."""
     print(printable(line), flush=True)
 
 
 def say_unused(experiment: Experiment) -> None:
-    """Prints which keys of an experiment's files a run never reads, if there are some."""
+    """Prints which keys of an experiment's files a run never reads, if any."""
     if text := experiment.unused_text:
         for line in laid_out({"not used": text}):
             say(line)

@@ -1,4 +1,4 @@
-"""The commands that look at deployments and at the runs that the bucket keeps; only ``stop`` changes something."""
+"""Commands for deployments and for runs in the bucket; only ``stop`` changes something."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
         ["logs hopper --follow", "logs hopper --actors --since 15"])
     logs.add_argument("--actors", action="store_true", help="the actors' events (default: the learner's)")
     logs.add_argument("--follow", action="store_true",
-                      help="go on until Ctrl-C, or until the stack is gone (default: show and end)")
+                      help="continue until Ctrl-C, or until the stack is gone (default: show and end)")
     logs.add_argument("--since", type=positive, default=60, metavar="MINUTES",
                       help="how far back (default: 60; kept is a week)")
     results = _add_operation(
@@ -53,7 +53,7 @@ def add_commands(commands: Any) -> None:
     problem = _add_operation(
         commands, "report-problem", _report_problem, "gather what others need to find out why a deployment failed",
         "Write one ZIP file with the events of the deployment's stacks, its boot and log events, quotas, and what the "
-        "bucket keeps of its run; without secrets and account numbers. What cannot be read is named in it.",
+        "bucket keeps of its run; without secrets and account numbers. It names anything that could not be read.",
         ["report-problem hopper", "report-problem hopper --out problem.zip"])
     problem.add_argument("--out", type=Path, metavar="FILE",
                          help="the file to write (default: EXPERIMENT-problem.zip)")
@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
         description="Take an experiment's deployment down: its learner puts its results into the bucket, then all of "
         "it is deleted. Waits until it is gone. With --stack, EXPERIMENT is left out.",
         examples=["stop hopper", "stop experiments/hopper.yaml --yes", "stop --stack NitroNetwork"],
-        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: what has begun continues")
+        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: the teardown continues")
     stop.add_argument("experiment", nargs="?", metavar="EXPERIMENT",
                       help="name or file of an experiment; only the file's name counts")
     stop.add_argument("--stack", metavar="NAME", help="delete a shared stack instead: NitroGuard, NitroNetwork or "
@@ -165,16 +165,16 @@ def _stop(options: argparse.Namespace) -> int:
     try:
         stop_stack(open_session(), name, is_asked=not options.yes)
     except TeardownError as error:
-        print(f"error: {error}\nThe guard keeps trying once a minute. Run this again to watch it", file=sys.stderr)
+        print(f"error: {error}\nThe guard keeps trying, once a minute; run this again to watch it", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nNot waiting any longer: what has begun continues, and the guard sees to its end", file=sys.stderr)
+        print("\nNot waiting any longer: the teardown continues, and the guard completes it", file=sys.stderr)
         return 130
     return 0
 
 
 def _account() -> tuple[Client, str, str]:
-    """Clients, the account's number, and the region.
+    """Returns clients, the account's number, and the region.
 
     Raises:
         AccountError: No region is set, or there are no usable credentials.
@@ -186,7 +186,7 @@ def _account() -> tuple[Client, str, str]:
 
 
 def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], KeptRun | None]:
-    """Clients, the experiment's name, its runs in the bucket, and the one that is meant, where that can be told.
+    """Returns clients, the experiment's name, its runs in the bucket, and the selected run, if unambiguous.
 
     Raises:
         AccountError: The bucket cannot be read.
@@ -201,7 +201,7 @@ def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], 
 
 
 def _name(options: argparse.Namespace) -> str:
-    """The experiment's, of which the user gives the name or the file.
+    """Returns the experiment's name, given its name or file.
 
     Raises:
         ExperimentError: It cannot be one.
@@ -210,7 +210,7 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def _interruptible(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The command, which Ctrl-C ends without more words, and damaged files with few: it has changed nothing."""
+    """Runs the command; Ctrl-C ends it silently, damaged files with a short message. It has changed nothing."""
     def run(options: argparse.Namespace) -> int:
         try:
             return command(options)

@@ -1,4 +1,4 @@
-"""The command ``explain``: what may stand in an experiment file."""
+"""The command ``explain``: the keys of the experiment file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     explain = add_parser(
         commands, "explain", needs="[KEY]", summary="explain the keys of the experiment file",
-        description="Explain the keys of the experiment file: all of them, those of a section, or one.",
+        description="Explain the keys of the experiment file: all, a section, or one.",
         examples=["explain", "explain scaler", "explain budget.usd", "explain my_package.momentum:MomentumSettings"],
         exit_codes="0, or 2 if there is no such key")
     explain.add_argument("key", nargs="?", metavar="KEY",
@@ -39,7 +39,7 @@ def required_keys() -> str:
 
 
 def _required() -> dict[str, str]:
-    """Descriptions of the keys that have no default, by path."""
+    """Returns descriptions of the keys that have no default, by path."""
     return {path: info.description or "" for path, info in walk_fields()
             if info.is_required() and section_of(info) is None}
 
@@ -74,7 +74,7 @@ def explained(key: str | None) -> list[str]:
 
 
 def _of_kind(path: str) -> list[str]:
-    """Returns lines about the keys of a kind of the user's own."""
+    """Returns lines about the keys of a user's kind."""
     name = add_kind(path)
     key = f"{name}.{KINDS[name].key(path)}"
     own = [f"{name}.{one}" for one in KINDS[name].settings[path].model_fields]

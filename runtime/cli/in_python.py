@@ -1,4 +1,4 @@
-"""Training from a script or a notebook: what ``python -m runtime train`` does, as a function."""
+"""Training from a script or a notebook: ``python -m runtime train`` as a function."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from runtime.records.layout import default_directory
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished training leaves.
+    """Results of a finished training.
 
     Attributes:
         directory: The run's directory.
-        summary: What its ``summary.json`` holds.
+        summary: Contents of its ``summary.json``.
     """
 
     directory: Path
@@ -36,12 +36,12 @@ class TrainingResult:
 
     @property
     def policy(self) -> TrainedPolicy:
-        """The policy that reached the target, else the newest; loaded anew by each access."""
+        """Returns the policy that reached the target, else the newest; loaded anew by each access."""
         return load_policy(self.directory)
 
     @property
     def best_policy(self) -> TrainedPolicy:
-        """The policy of the best evaluation; loaded anew by each access.
+        """Returns the policy of the best evaluation; loaded anew by each access.
 
         Raises:
             RunError: The run evaluated none.
@@ -61,24 +61,23 @@ def train(
 ) -> TrainingResult:
     """Trains an experiment on this machine, until it reaches its target, one of its limits or its budget.
 
-    It must be called in the main thread. While it trains, Ctrl-C ends it cleanly; afterwards the signal handlers are
-    those of before.
+    Call it in the main thread. While it trains, Ctrl-C ends it cleanly; afterwards it restores the signal handlers.
 
     Args:
         experiment: An experiment file, or its content as a dict.
-        out: Directory for the results; None makes one below ``runs``, named as the experiment,
-            environment, algorithm, scaler, seed and time.
-        overrides: Keys of the file to change, each ``section.key=value``, as ``--set`` takes them.
-        resume: Continue the run in ``out`` after its last finished round, or begin it if there is none.
-        is_quiet: Print nothing but warnings, on stderr.
-        trust: Run the code that the file names, even if it is a downloaded run's.
-        callbacks: Are told of the run, after those that the file names; a resumption needs the same ones.
+        out: Directory for the results; None makes one below ``runs``, named after the experiment, environment,
+            algorithm, scaler, seed and time.
+        overrides: Keys to change, each ``section.key=value``, as for ``--set``.
+        resume: Whether to continue the run in ``out`` after its last finished round, or begin it if there is none.
+        is_quiet: Whether to print only warnings, on stderr.
+        trust: Whether to run code that the file names, even if it is a downloaded run's.
+        callbacks: Called after the file's callbacks; a resumption needs the same ones.
 
     Raises:
-        RunError: It cannot begin, or it failed; the text says why. What was finished is kept.
+        RunError: It cannot begin, or it failed; the message says why. Finished rounds are kept.
         UnusableEnvironmentError: The policy cannot act in the environment, or the environment raised.
-        KeyboardInterrupt: Ctrl-C ended it; what was finished is kept.
-        SystemExit: Another signal did.
+        KeyboardInterrupt: Ctrl-C ended it; finished rounds are kept.
+        SystemExit: Another signal ended it.
     """
     from runtime.backends.registry import make_backend
     from runtime.training.run import RunResult

@@ -1,4 +1,4 @@
-"""The commands ``compare`` and ``plot``: runs beside each other, as a table and as a picture."""
+"""The commands ``compare`` and ``plot``, which compare runs in a table or a picture."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def add_commands(commands: Any) -> None:
     plot = add_parser(
         commands, "plot", needs="DIR [DIR ...]",
         summary="draw runs as one picture, over each other if there are several",
-        description="Draw runs as one picture. Of one run: its returns, where its dollars went, its actors and "
-        "signals. Of several: return against steps, dollars and modelled time, over each other. Runs that differ only "
-        "in their seed are drawn as one line, as are the seeds of a directory that --seeds made: the interquartile "
-        "mean of those that have finished, in a band that is its 95 % percentile interval by bootstrap.",
+        description="Draw runs as one picture. One run: its returns, costs, actors and signals. Several runs: "
+        "return against steps, dollars and modelled time, overlaid. Runs that differ only in their seed are drawn as "
+        "one line, like the seeds of a directory that --seeds made: the interquartile mean of finished runs, with its "
+        "95 % percentile interval by bootstrap as a band.",
         examples=["plot runs/hopper", "plot runs/nitro-* runs/fixed-* --out nitro-or-fixed.png"],
         exit_codes=f"0 written, {refused}; or matplotlib or the picture's folder is not there")
     add_runs(plot)
@@ -73,7 +73,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _tell_problems(groups: Sequence[RecordedGroup]) -> None:
-    """Says what is missing or could not be read; the rest counts."""
+    """Prints missing or unreadable parts; the rest is used."""
     for group in groups:
         told = [(run.name if run.name == group.name else f"{group.name}, {run.name}", run.problems)
                 for run in group.runs]

@@ -1,6 +1,6 @@
 """The command line, ``python -m runtime`` or ``nitro-rl``: arguments, errors and exit codes.
 
-Each family of commands has a file of its own, which loads what a command needs when the command runs.
+Each family of commands has its own file, which loads a command's modules when the command runs.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ examples:
 needs environment.max_episode_steps. `explain` lists all keys."""
 
 _MOVED = {"scheduler": "python -m papers.minionsrl"}
-"""What former commands are now."""
+"""Replacements of former commands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code.
+    """Runs one command, and returns the exit code.
 
     Args:
-        arguments: The words behind the command's name; None for this process' own.
+        arguments: The words after the command's name; None = this process's own.
     """
     return run_command(_parser(), arguments)
 
 
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """Runs the command that a parser finds; returns the exit code, and prints an error in one line.
+    """Runs the parsed command, and returns the exit code; prints errors in one line.
 
     Args:
         parser: Its options name the command's function, ``command``.
-        arguments: The words behind the program's name; None for this process' own.
+        arguments: The words after the program's name; None = this process's own.
     """
     called = launcher() if arguments is None else ["python", "-m", "runtime"]
     options = parser.parse_args(arguments, argparse.Namespace(launcher=called))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        # A terminal of another encoding gets question marks, not an error.
+        # Other terminal encodings get question marks instead of an error.
         getattr(sys, name).reconfigure(errors="replace")
     try:
         code: int = options.command(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever reads has enough, as `head` has; what is still to be written goes nowhere.
+        # The reader has enough, like `head`; the rest is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (RunError, ActorError) as error:
-        # What a downloaded run says may stand in it.
+        # It may contain text of a downloaded run.
         print(printable(f"error: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -83,7 +83,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says where a command is now; names the choice that a mistyped one is like, as argparse from Python 3.14 on."""
+    """Says where a command is now, or names the closest choice, as argparse does from Python 3.14 on."""
 
     def error(self, message: str) -> NoReturn:
         found = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)

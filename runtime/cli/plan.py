@@ -1,4 +1,4 @@
-"""The command ``plan``: what a run would take in AWS, in every sensible way, or how it is fastest on this machine."""
+"""The command ``plan``: a run's time and cost in AWS in every sensible way, or the fastest layout on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _STEPS = 1_000_000
 _OF_PREDICTIONS = {"steps": None, "seeds": 1, "seconds": 30, "picture": None, "choose": "knee"}
-"""Options that do not go together with --measure, and what they are if they are not given."""
+"""Options that cannot be combined with --measure, and their defaults."""
 
 
 def add_command(commands: Any) -> None:
@@ -29,8 +29,8 @@ def add_command(commands: Any) -> None:
         description="Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what "
         "it costs: on several learners, with actors on Lambda (how many, memory, processor, warm or not) and with "
         "everything on one instance. Nothing is started in AWS. All figures are modelled, at list prices; spot "
-        "instances count at the on-demand price. With --measure, nothing is predicted: rounds are run on this machine, "
-        "and it is told with how many instances (learner.kind = gmi) they are fastest.",
+        "instances count at the on-demand price. With --measure, nothing is predicted: rounds run on this machine, to "
+        "find the number of instances (learner.kind = gmi) with which they are fastest.",
         examples=["plan experiments/hopper.yaml",
                   "plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png",
                   "plan experiments/hopper.yaml --choose cheapest --write cheap.yaml",
@@ -122,7 +122,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    """Searches for the fastest layout on this machine; keeps it for later runs."""
+    """Searches for the fastest layout on this machine, and keeps it for later runs."""
     from runtime.backends.registry import make_backend
     from runtime.gmi.gmi_settings import INSTANCES_MAX
     from runtime.gmi.kept_results import keep
@@ -177,7 +177,7 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _check_places(options: argparse.Namespace) -> None:
-    """Refuses what could not be written, before half a minute is spent on it."""
+    """Refuses unwritable files, before spending half a minute."""
     from runtime.report.figure import FORMATS
 
     if options.write is not None and options.write.exists():

@@ -1,4 +1,4 @@
-"""The commands ``evaluate`` and ``export``: what can be done with a run's policy."""
+"""The commands ``evaluate`` and ``export`` for a run's policy."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:
-    """Mean, standard deviation of these values alone (divided by n), least and most."""
+    """Returns mean, standard deviation (divided by n), minimum and maximum."""
     import numpy as np
 
     return {"mean": float(np.mean(values)), "std": float(np.std(values)), "min": min(values), "max": max(values)}
@@ -144,7 +144,7 @@ def _export(options: argparse.Namespace) -> int:
     weights, experiment, environment = _trained(options)
     facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
              "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
-    # Of a run that goes on, nothing says it.
+    # A run that has not ended has no summary.
     with suppress(OSError, KeyError):
         facts["experiment"] = str(json_object(read_regular(options.directory / layout.SUMMARY))["experiment"])
     with closing(environment):
@@ -153,7 +153,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvironment]:
-    """As `load_run_policy`, which says what it raises."""
+    """Calls `load_run_policy`, with its errors."""
     from runtime.records.policy_file import load_run_policy
 
     return load_run_policy(

@@ -31,8 +31,8 @@ def add_command(commands: Any) -> None:
     train = add_parser(
         commands, "train", needs="EXPERIMENT.yaml", summary="train an experiment on this machine",
         description="Train an experiment on this machine, until it reaches its target, one of its limits or its "
-        f"budget. Of the experiment file only {required_keys()} are required; `python -m runtime explain` lists every "
-        "key, `python -m runtime explain scaler.actors_max` tells all about one.",
+        f"budget. The experiment file only needs {required_keys()}; `python -m runtime explain` lists every key, "
+        "`python -m runtime explain scaler.actors_max` explains one.",
         examples=["train experiments/hopper.yaml",
                   "train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20",
                   "train experiments/hopper.yaml --out runs/hopper --resume",
@@ -51,9 +51,9 @@ def add_command(commands: Any) -> None:
                        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
     add_trust(train)
     train.add_argument("--verbose", action="store_true",
-                       help="print all settings before the run (default: those that differ from the defaults)")
+                       help="print all settings before the run (default: settings that differ from their defaults)")
     train.add_argument("--wandb", type=project, metavar="PROJECT",
-                       help="show the run in this project of Weights & Biases, too; PROJECT or ENTITY/PROJECT; needs "
+                       help="also show the run in this project of Weights & Biases; PROJECT or ENTITY/PROJECT; needs "
                        "the package wandb and `wandb login` (default: not)")
     train.set_defaults(command=_train)
 
@@ -87,8 +87,8 @@ def _train(options: argparse.Namespace) -> int:
         display.close()
     with suppress(OSError):
         if result.had_ended:
-            print(f"nothing was trained: the run had ended by {result.summary['stop_reason']}; it goes on with other "
-                  "limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd")
+            print(f"nothing was trained: the run had ended by {result.summary['stop_reason']}; to continue it, change "
+                  "its limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd")
         print("\n".join(["", *summary_lines(
             result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
             are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
@@ -98,7 +98,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _must_mend(error: Exception | None) -> str:
-    """What of the user's made the run fail; empty if nothing did."""
+    """Returns the user's part that made the run fail; empty if none did."""
     if isinstance(error, CallbackError):
         return "callback"
     is_environment = isinstance(error, UnusableEnvironmentError) or (
@@ -113,7 +113,7 @@ def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:
 
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
-    """What goes on with the run, or the seeds, in ``out``: to be pasted into the shell it was started from."""
+    """Returns the command that continues the run or the seeds in ``out``, to paste into the same shell."""
     given = [word for one in options.set for word in ("--set", one)]
     given += ["--out", str(out)]
     given += ["--seeds", str(options.seeds)] if options.seeds is not None else []

@@ -1,4 +1,4 @@
-"""What the experiment file allows, in words: every key's type, range, default and description, and nearest names."""
+"""Describes the experiment file in words: type, range, default and meaning of every key, and nearest known names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ OF_OTHER_LIBRARIES = {
     "policy_kwargs": "hidden_sizes", "activation_fn": "activation", "ortho_init": "initialisation",
     "env_wrapper": "wrappers", "env_kwargs": "kwargs", "eval_freq": "every_rounds", "n_eval_episodes": "episodes",
     "lr": "learning_rate", "lr_schedule": "learning_rate_schedule", "observation_filter": "normalize_observations"}
-"""Last names of keys by what stable-baselines3, rl-zoo3 and RLlib call them; docs/guides/beside-other-libraries.md."""
+"""Last names of our keys by their names in stable-baselines3, rl-zoo3 and RLlib; docs/guides/beside-other-libraries.md.
+"""
 _OF_REPLAY = ("a setting of algorithms with a replay buffer, such as DQN, SAC and TD3, which are not here; allowed: "
               "algorithm.kind = ppo | impact | impala")
 _OF_SDE = "exploration that depends on the state (gSDE) is not here"
@@ -43,13 +44,13 @@ WITHOUT_COUNTERPART = {
         "action_noise", "exploration_fraction", "exploration_initial_eps", "exploration_final_eps", "target_entropy",
         "policy_delay", "target_policy_noise", "target_noise_clip", "replay_buffer_class", "replay_buffer_kwargs",
         "optimize_memory_usage"), _OF_REPLAY)}
-"""Names of keys that stable-baselines3 and RLlib have, and which are like others here that mean something else."""
+"""Keys of stable-baselines3 and RLlib that have no counterpart here, and resemble keys with another meaning."""
 _WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
 EXTENDS_DESCRIPTION = "another experiment file, relative to this one, whose keys count if this one does not have them"
 
 
 def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yields every field as its dotted path and pydantic's description of it, sections before what they hold."""
+    """Yields every field with its dotted path, and each section before its fields."""
     for name, info in section.model_fields.items():
         yield prefix + name, info
         if (inner := section_of(info)) is not None:
@@ -59,15 +60,15 @@ def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterat
 _FREE = {f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")} | {
     "callbacks": Experiment.model_fields["callbacks"]}
 _JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
-"""What may stand in the fields of `_FREE`."""
+"""Values allowed in the fields of `_FREE`."""
 
 DEFAULT_KINDS = {path.removesuffix(".kind"): str(info.default) for path, info in walk_fields()
                  if path.endswith(".kind")}
-"""By section, the kind that it has if nothing is chosen."""
+"""Default kind of each section."""
 
 
 def allowed_values(info: FieldInfo) -> str:
-    """Returns what a field takes, in words: its choices, or its type and range."""
+    """Returns the allowed values of a field in words: its choices, or its type and range."""
     section = section_of(info)
     if section is not None:
         return "a section of keys: " + ", ".join(section.model_fields)
@@ -75,7 +76,7 @@ def allowed_values(info: FieldInfo) -> str:
 
 
 def default_text(info: FieldInfo) -> str:
-    """Returns a field's default as it would stand in the file."""
+    """Returns a field's default as written in a file."""
     if info.is_required():
         return "required"
     default = info.default
@@ -83,12 +84,12 @@ def default_text(info: FieldInfo) -> str:
 
 
 def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
-    """Returns words that lead from an unknown key to a known one, to be put behind a message.
+    """Returns a hint from an unknown key to a known one, to append to a message.
 
     Args:
-        path: Dotted; nothing to be found there.
-        kinds: By section, the kind that is chosen, by the name of its own section; what only other kinds have is not
-            proposed if there is anything else. None if nothing is chosen.
+        path: Dotted; unknown.
+        kinds: By section, the chosen kind's own section. Keys of other kinds are only proposed if nothing else fits.
+            None if nothing is chosen.
     """
     if path == EXTENDS:
         return "; it stands in an experiment file, at its top, and nowhere else"
@@ -121,7 +122,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 def _of_chosen(paths: Iterable[str], kinds: Mapping[str, str] | None) -> list[str]:
-    """Those of the paths that are not in the section of a kind that is not chosen; all of them, if there are none."""
+    """Returns the paths that are not in the section of an unchosen kind, or all paths if there are none."""
     found = list(paths)
 
     def is_chosen(path: str) -> bool:
@@ -132,13 +133,13 @@ def _of_chosen(paths: Iterable[str], kinds: Mapping[str, str] | None) -> list[st
 
 
 def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str:
-    """Returns one of pydantic's problems in words: the field, its value and what is allowed.
+    """Describes one of pydantic's problems in words: the field, its value and what is allowed.
 
     Args:
         problem: As pydantic describes it.
-        kinds: As of `nearest`.
+        kinds: See `nearest`.
     """
-    # Of "auto or a number", pydantic names the number's type, too.
+    # For "auto or a number", pydantic adds the number's type.
     location = [str(part) for part in problem["loc"] if part != "constrained-int"]
     name = ".".join(location) or "experiment"
     kind, value = problem["type"], problem["input"]
@@ -153,7 +154,7 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
     if kind == "value_error":
         return str(problem["ctx"]["error"])
     if path in _FREE and path != name:
-        # The rest of the location has names of pydantic's own.
+        # pydantic names the rest of the location.
         allowed = (_JSON if kind in ("finite_number", "invalid-json-value") else
                    "text as a name" if location[-1] == "[key]" else allowed_values(_FREE[path]))
         return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
@@ -164,12 +165,12 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
 
 
 def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
-    """Returns in words that keys are set which a run never reads.
+    """Describes keys that are set but never read by the run.
 
     Args:
-        experiment: What the file and the command line make together.
+        experiment: Merged from the file and the command line.
         found: Why they are not read.
-        keys: Those of its keys that are to be named.
+        keys: Which of its keys to name.
     """
     named = ", ".join(f"{key} = {_shown(value_at(experiment, key))}" for key in keys)
     are, them = ("are", "them") if len(keys) > 1 else ("is", "it")
@@ -185,16 +186,16 @@ def _shown(value: Any) -> str:
 
 
 def _field(location: Sequence[str]) -> tuple[str, FieldInfo | None]:
-    """Returns the field nearest to a location, which may run on into a list's index or a union's member."""
+    """Returns the field nearest to a location, which may end in a list's index or a union's member."""
     fields = dict(walk_fields())
     return next(((path, fields[path]) for end in range(len(location), 0, -1)
                  if (path := ".".join(location[:end])) in fields), ("", None))
 
 
 def is_told_better(problem: Mapping[str, Any]) -> bool:
-    """Whether another of pydantic's problems tells as much: what may be two things is tried as one, then as the other.
+    """Returns whether another of pydantic's problems says the same: pydantic tries every member of a union.
 
-    So are import paths, as text and as a mapping, and what is ``auto`` or a number.
+    This concerns import paths, as text or mapping, and values that are ``auto`` or a number.
     """
     location = problem["loc"]
     return (location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))) or any(
@@ -202,7 +203,7 @@ def is_told_better(problem: Mapping[str, Any]) -> bool:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values of a closed set, whatever it stands in; none if there is none."""
+    """Returns the values of a closed set, at any depth; empty if there is none."""
     arguments = get_args(annotation)
     return ([str(one) for one in arguments] if get_origin(annotation) is Literal else
             [choice for one in arguments for choice in _choices(one)])

@@ -1,4 +1,4 @@
-"""Reads an experiment file, the files that it extends, and what the command line overrides."""
+"""Reads an experiment file, the files it extends, and overrides from the command line."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from runtime.settings.kinds import is_import_path
 Tree = dict[str, Any]
 _MAX_FILES = 32
 _MAX_BYTES = 2**18
-"""Of one file: reading a megabyte of YAML takes ten seconds."""
+"""Largest file; reading a megabyte of YAML takes ten seconds."""
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """What one file says, or the command line."""
+    """The contents of one file, or of the command line."""
 
     path: Path | None
     tree: Tree
 
 
 class UntrustedCodeError(ExperimentError):
-    """A run's own config.yaml names code, and the user does not."""
+    """A run's own config.yaml names code that the user did not name."""
 
 
 def load_experiment(
@@ -42,23 +42,23 @@ def load_experiment(
 ) -> Experiment:
     """Returns the experiment in a file, validated but not resolved.
 
-    A file may name another one by its key ``extends``, whose keys count where it has none of its own; and so on.
-    ``stop.target_return`` is that of its file's environment: with another one, it is not taken over.
+    The key ``extends`` names another file, which supplies missing keys and may itself extend one.
+    ``stop.target_return`` belongs to its file's environment, and is dropped if another layer changes that.
 
-    A key that the run never reads is refused, unless what decides that stands above it: ``--set scaler.kind=fixed`` may
-    be given for a file with Nitro's scaler. Such keys are `Experiment.unused`.
+    A key that the run never reads is refused, unless a later layer causes that: ``--set scaler.kind=fixed`` is allowed
+    with a file for Nitro's scaler. `Experiment.unused` lists such keys.
 
     Args:
         path: The experiment file.
-        overrides: Each ``section.key=value``; they count before all files.
-        is_of_run: Whether it is a run's own config.yaml. That may not name another file: a downloaded one could name
-            any of this machine. It may have keys that the run never reads: older versions wrote all.
-        may_import: Whether a kind that the file names by import path is imported. What ``overrides`` name always is,
-            and what the user has named before in this process is there already. None = unless the file is a run's.
+        overrides: Each ``section.key=value``; they take precedence over all files.
+        is_of_run: Whether it is a run's own config.yaml. It may not extend a file, because a downloaded one could name
+            any file of this machine. It may have unused keys, because older versions wrote all keys.
+        may_import: Whether to import kinds that the file names by import path. Kinds in ``overrides`` are always
+            imported, and kinds that the user named earlier are already there. None = unless the file is a run's.
 
     Raises:
-        ExperimentError: A file cannot be read, or something in it is wrong; the message names every field, its value
-            and what is allowed.
+        ExperimentError: A file cannot be read, or has errors; the message names every field, its value and what is
+            allowed.
         UntrustedCodeError: The file names a kind by import path, which may not be imported.
     """
     overrides = list(overrides)
@@ -81,12 +81,12 @@ def experiment_from_tree(
     """Returns the experiment that a tree describes.
 
     Args:
-        tree: As YAML gives it.
-        source: What to call it in an error.
-        base: Another one, whose keys count if the tree has none of its own, as those of a file that is extended.
+        tree: Parsed YAML.
+        source: Name for it in errors.
+        base: Another tree that supplies missing keys, like a file that is extended.
 
     Raises:
-        ExperimentError: As `load_experiment`.
+        ExperimentError: See `load_experiment`.
     """
     layers = [_Layer(None, dict(one)) for one in (base, tree) if one is not None]
     experiment = _validated(_merged(layers), source)
@@ -95,10 +95,10 @@ def experiment_from_tree(
 
 
 def changed_keys(overrides: Iterable[str]) -> dict[str, Any]:
-    """Returns what ``section.key=value`` texts change, as the tree that an experiment file would hold.
+    """Returns the tree that ``section.key=value`` texts describe.
 
     Raises:
-        ExperimentError: One of them is none.
+        ExperimentError: A text has another form.
     """
     tree: Tree = {}
     for override in overrides:
@@ -107,10 +107,10 @@ def changed_keys(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def self_contained(path: Path) -> bytes:
-    """Returns an experiment file such that no other file is needed: itself, or what it and those it extends say.
+    """Returns an experiment file that needs no other: the file itself, or the merged contents of all files it extends.
 
     Raises:
-        ExperimentError: As `load_experiment`.
+        ExperimentError: See `load_experiment`.
     """
     layers = _layers(path, [])
     if len(layers) == 1:
@@ -135,7 +135,7 @@ def _validated(
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
         problems = error.errors()
-        # A list whose entry is refused counts as too short, too.
+        # pydantic also reports a list as too short if it refuses an entry.
         refused = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
         kinds = {name: str((_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default)
                  for name, default in DEFAULT_KINDS.items()}
@@ -151,13 +151,13 @@ def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
 
 
 def _check_used(experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int = 0) -> None:
-    """Refuses keys that are never read, if they stand in the layer of what decides that, or in a later one.
+    """Refuses keys that are never read, if they are set in the layer that causes this, or in a later one.
 
     Args:
-        experiment: What the layers make together.
-        source: What to call it in an error.
-        layers: The farthest one first.
-        first_checked: Keys in earlier layers than this one are never refused.
+        experiment: Merged from the layers.
+        source: Name for it in errors.
+        layers: The farthest first.
+        first_checked: Keys in layers before this one are never refused.
     """
     def place(key: str) -> int:
         return max((index for index, layer in enumerate(layers) if _holds(layer.tree, key.split("."))), default=-1)
@@ -174,7 +174,7 @@ def _check_used(experiment: Experiment, source: str, layers: Sequence[_Layer], *
 
 
 def _origin(location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str] = ()) -> str:
-    """Names the file that a wrong value stands in, unless it is the one that is loaded, or the command line."""
+    """Names the file with a wrong value, unless it is the loaded file or the command line."""
     name = ".".join(map(str, location))
     files = [layer for layer in layers if layer.path is not None]
     found = next((layer for layer in reversed(layers) if location and _holds(layer.tree, location)), None)
@@ -196,11 +196,11 @@ def _holds(tree: Any, location: Sequence[Any]) -> bool:
 
 
 def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_Layer]:
-    """Returns what a file and those that it extends say, the farthest one first.
+    """Returns the contents of a file and those it extends, the farthest first.
 
     Args:
         path: The file.
-        above: The files that led to it, the first one first.
+        above: The files that led to it, in order.
         may_extend: Whether the file may extend another one.
     """
     tree = _read(path, above)
@@ -227,7 +227,7 @@ def _is_same(path: Path, other: Path) -> bool:
     try:
         return os.path.realpath(path) == os.path.realpath(other)
     except ValueError:
-        # A path that no file can have; reading it says so.
+        # Not a possible path; reading it gives the message.
         return False
 
 
@@ -251,14 +251,14 @@ def _read(path: Path, above: Sequence[Path]) -> Tree:
 
 
 def _meant(path: Path) -> str:
-    """Names a file of nearly that name, in the same folder or in experiments/; empty if there is none."""
+    """Names a file with a similar name, in the same folder or in experiments/; empty if there is none."""
     there = {one.stem: one for folder in (Path("experiments"), path.parent) for one in folder.glob("*.yaml")}
     names = difflib.get_close_matches(path.stem, there, n=1, cutoff=0.75)
     return f"; did you mean {there[names[0]]}?" if names else ""
 
 
 def _relocated(layer: _Layer, path: Path) -> _Layer:
-    """Makes a base's ``environment.package``, if it is a folder, relative to the file that extends the base."""
+    """Makes a base's ``environment.package``, if it is a folder, relative to the extending file."""
     package = _value_at(layer.tree, "environment", "package")
     if (layer.path is None or not isinstance(package, str) or layer.path.parent == path.parent
             or not (layer.path.parent / package).is_dir()):
@@ -271,9 +271,9 @@ def _relocated(layer: _Layer, path: Path) -> _Layer:
 
 
 def _merged(layers: Sequence[_Layer]) -> Tree:
-    """Returns one tree in which the keys of later layers count before those of earlier ones.
+    """Merges trees; keys of later layers override earlier ones.
 
-    It lacks keys of earlier versions that have the value that counts now.
+    Drops keys of earlier versions that have the only value left.
     """
     tree: Tree = {}
     for layer in layers:
@@ -297,13 +297,13 @@ def _value_at(tree: Mapping[str, Any], section: str, key: str) -> Any:
 
 
 def _forget_target(tree: Tree) -> None:
-    """Removes ``stop.target_return``, which was chosen for another environment."""
+    """Removes ``stop.target_return``, which belongs to another environment."""
     if isinstance(tree.get("stop"), dict):
         tree["stop"] = {key: value for key, value in tree["stop"].items() if key != "target_return"}
 
 
 def _apply_override(tree: Tree, override: str) -> str:
-    """Puts an override into the tree; returns its dotted path."""
+    """Puts an override into the tree, and returns its dotted path."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ExperimentError(f"--set {override}: is not section.key=value")

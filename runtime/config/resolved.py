@@ -1,6 +1,6 @@
-"""What is certain about an experiment: after `resolve`, and after `ResolvedExperiment.fitted` to its environment.
+"""Resolved experiments: after `resolve`, and after `ResolvedExperiment.fitted` to the environment.
 
-Names of fields are those of `runtime.config.schema`; here a value that is certain cannot be None, nor ``auto``.
+Fields have the names of `runtime.config.schema`; a resolved value is never None or ``auto``.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
 VECTOR_MAX = 16
-"""Environments in lock-step by default: what more of them save is little."""
+"""Default limit of environments in lockstep; more save little."""
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
-"""Names under which games of the Arcade Learning Environment are registered."""
+"""Registered names of Arcade Learning Environment games."""
 
 
 class ResolvedAlgorithm(AlgorithmSection):
-    """How the policy is trained, and in which rounds."""
+    """Training settings with their kind of rounds."""
 
     rounds: Literal["synchronous", "asynchronous"]
     staleness_max: int
 
 
 class ResolvedLearner(LearnerSection):
-    """The learner: its instance, its device, and how long it may take."""
+    """The learner with its instance, device and time limits."""
 
     instance_types: tuple[str, ...]
     image_parameter: str
 
 
 class ResolvedFleet(FleetSection):
-    """Where actors run, and what happens if they fail."""
+    """Where actors run, and how failures are handled."""
 
     processes: int
     is_on_learner: bool = Field(False, exclude=True)
-    """Whether actors are processes of the learner, which cost nothing beside it: of a deployed one, or its instances.
-    Else a run on one machine is billed as if its actors were functions."""
+    """Whether actors are processes of a deployed learner or of its instances, at no extra cost. Otherwise a run on one
+    machine is billed as if its actors were functions."""
     round_deadline_s: int
 
 
 class ResolvedEnvironment(EnvironmentSection):
-    """What is learned, and how many of it a process plays."""
+    """The environment, and how many a process plays."""
 
     vector: int
 
     @property
     def batch(self) -> int:
-        """Environments that take no longer together than one alone."""
+        """Returns how many environments take no longer together than one alone."""
         return self.vector if self.backend == "warp" else 1
 
 
 class FittedEnvironment(ResolvedEnvironment):
-    """What is learned, and how it is seen."""
+    """The environment, and its preprocessing."""
 
     preprocessing: Literal["atari", "none"]
     clip_rewards: bool
@@ -79,7 +79,7 @@ class FittedEnvironment(ResolvedEnvironment):
     replay_steps_max: int = Field(0, exclude=True)
     """The most steps that an actor replays."""
     dropped_because: str = Field("", exclude=True)
-    """Why the last, unfinished episode of a fragment is dropped; "" if it is not."""
+    """Why the unfinished episode at the end of a fragment is dropped; "" if it is not."""
 
 
 class FittedNetwork(NetworkSection):
@@ -89,12 +89,12 @@ class FittedNetwork(NetworkSection):
 
     @property
     def architecture(self) -> str:
-        """The text of a `lambda_actor.policy.Architecture`."""
+        """Returns the text of a `lambda_actor.policy.Architecture`."""
         return str(Architecture(self.kind, self.hidden_sizes or HIDDEN_SIZES, self.activation or "tanh"))
 
 
 class ResolvedExperiment(Experiment):
-    """An experiment of which only its environment can still decide something."""
+    """An experiment with only the values open that depend on its environment."""
 
     environment: ResolvedEnvironment
     algorithm: ResolvedAlgorithm
@@ -102,7 +102,7 @@ class ResolvedExperiment(Experiment):
     fleet: ResolvedFleet
 
     def fitted(self, spaces: Spaces, *, preprocessing: str) -> FittedExperiment:
-        """Returns the same experiment with what follows from its environment filled in.
+        """Returns the experiment with the values that depend on its environment.
 
         Args:
             spaces: The environment's.
@@ -141,7 +141,7 @@ class ResolvedExperiment(Experiment):
 
 
 class FittedExperiment(ResolvedExperiment):
-    """An experiment of which nothing is open any more."""
+    """An experiment with no open values."""
 
     environment: FittedEnvironment
     network: FittedNetwork
@@ -159,7 +159,7 @@ def resolve(
     if kind == "auto":
         kind = "lambda" if is_deployed and not has_instances else "local"
     is_on_learner = has_instances or (is_deployed and kind == "local")
-    # In a deployment not this machine's cores, but those of any learner that may be launched.
+    # In a deployment, the smallest learner that may be launched decides, not this machine.
     cores = min(map(vcpus, instance_types)) if is_deployed and is_on_learner else _cores()
     processes = _or(fleet.processes, cores)
     is_batched = experiment.environment.backend == "warp"
@@ -183,7 +183,7 @@ def resolve(
             "device": learner.device if learner.has_instance else "cpu",
             "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
             **({"gmi": _opened(learner.chosen, layout)} if layout else {}),
-            # An instance has a core of its own, as a rule.
+            # An instance usually has one core.
             **({"threads": 1} if layout and "threads" not in learner.model_fields_set else {}),
             "instance_types": instance_types,
             "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
@@ -198,17 +198,17 @@ def resolve(
 
 
 def _vector(experiment: Experiment, processes: int) -> int:
-    """Environments that a process of the local fleet plays at once, at most."""
+    """Returns the most environments that a process of the local fleet plays at once."""
     if experiment.environment.vector != "auto":
         return experiment.environment.vector
-    # All of a process would come back at once, and it would idle until others start.
+    # All environments of a process would return at once, leaving it idle until others start.
     if experiment.algorithm.is_asynchronous:
         return 1
     return min(VECTOR_MAX, math.ceil(experiment.scaler.most_actors / processes))
 
 
 def _layout(gmi: Any, cores: int, most_actors: int, *, environments_max: int) -> dict[str, int]:
-    """How many instances there are, and how many environments each plays at once."""
+    """Returns the number of instances, and of environments that each plays at once."""
     instances = gmi.instances
     if instances == "auto":
         is_holistic = gmi.layout == "holistic"
@@ -219,22 +219,22 @@ def _layout(gmi: Any, cores: int, most_actors: int, *, environments_max: int) ->
 
 
 def _opened(gmi: Any, layout: Mapping[str, int]) -> Any:
-    """The settings of instances with their numbers; those that were open are not among the fields that are set."""
+    """Returns the instances' settings with numbers; computed ones do not count as set."""
     open_keys = {name for name in layout if getattr(gmi, name) == "auto"}
     return type(gmi).model_construct(gmi.model_fields_set - open_keys, **{**dict(gmi), **layout})
 
 
 def _is_convolved(experiment: Experiment) -> bool:
-    """Whether the policy has convolutions, as far as the file tells: without making the environment."""
+    """Returns whether the policy has convolutions, as far as the file tells without making the environment."""
     environment, network = experiment.environment, experiment.network.kind
     is_game = environment.preprocessing == "atari" or _GAME.match(environment.id) is not None
     return network in ("conv", "combined") or (network == "auto" and is_game)
 
 
 def _as(kind: type[Resolved], section: Section, values: Mapping[str, Any]) -> Resolved:
-    """Returns the section with these values, as one of that kind; all of them have been checked before.
+    """Returns the section as that kind, with these values, which must have been checked.
 
-    What the file gives stays told apart from what is filled in: see `Experiment.given_yaml`.
+    Values of the file remain distinguishable from computed ones; see `Experiment.given_yaml`.
     """
     values = {**dict(section), **values}
     return kind.model_construct(section.model_fields_set, **values)  # type: ignore[return-value]  # the plugin takes the type variable's bound

@@ -1,8 +1,8 @@
-"""The experiment file as it is written: one typed, frozen tree that validates itself.
+"""The experiment file as written: one typed, frozen tree that validates itself.
 
-Descriptions, units, ranges and defaults stand here and in the settings of the kinds of algorithms, scalers, fleets and
-updaters (`runtime.registry`), and nowhere else: ``python -m runtime explain`` and docs/reference/experiment_file.md are
-made from them. What is open here is filled in by `runtime.config.resolved`.
+Descriptions, units, ranges and defaults are only here and in the settings of the kinds of algorithms, scalers, fleets
+and updaters (`runtime.registry`). ``python -m runtime explain`` and docs/reference/experiment_file.md are generated
+from them. `runtime.config.resolved` fills in open values.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CHANGEABLE = ("budget", "stop", "fleet", "cache", "learner.function", "learner.s
               "learner.update_timeout_s", "learner.instance_types", "learner.market", "learner.launches_max",
               "learner.image_parameter", "learner.device", "learner.gmi.backend", "learner.gmi.environments",
               "actor.provisioned", "environment.vector")
-"""What may differ between a run and its resumption: none of it changes what a finished synchronous round is. So may
-``learner.kind``, between `equal_updaters`."""
+"""Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
+may also change among `equal_updaters`."""
 REMOVED: Mapping[str, tuple[Any, str]] = {
     "cache.memory_mib": (1024, "a run's own cache has 1 GiB for waiting trajectories; your own is named by cache.url"),
     "fleet.attempts": (3, "each slot of a round is tried three times"),
@@ -47,19 +47,19 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
                           "learner.gmi.instances = 2, say"),
     "fleet.quorum": (0.95, "a round counts if 95 % of its actors return, replacements included"),
     "learner.volume_gib": (100, "a learner's volume has 100 GiB")}
-"""Keys of earlier versions: the value that counts for all runs now, and what to say of it. Files that have it are
-read, those of runs too."""
+"""Keys of earlier versions, with the only value left and a hint. Files with that value can still be read, runs' files
+included."""
 KIND = "learner.kind"
-_OWN = "or package.module:Settings of your own, docs/design/add-a-part.md"
+_OWN = "or package.module:Settings (docs/design/add-a-part.md)"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _SIMULATED = ("Ant-v5", "Humanoid-v5")
-"""What ``environment.backend = warp`` simulates."""
+"""Environments that ``environment.backend = warp`` simulates."""
 _OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
 
 ImportPaths = Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)]
-"""What is imported and called: ``package.module.Name``, alone or with a mapping of its keyword arguments."""
+"""Import paths to call: ``package.module.Name``, alone or with a mapping of keyword arguments."""
 
 
 def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]]) -> list[list[Any]]:
@@ -69,43 +69,39 @@ def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]])
 
 
 class EnvironmentSection(Section):
-    """What is learned."""
+    """The environment to train on."""
 
-    id: str = Field(min_length=1, description="Gymnasium id, after module: if importing that registers it; or "
-                    "module:factory of your own environment")
-    kwargs: dict[str, Json] = Field({}, description="keyword arguments that it is made with")
+    id: str = Field(
+        min_length=1, description="Gymnasium id; module:id imports a module first; module:factory is an environment of "
+        "your own")
+    kwargs: dict[str, Json] = Field({}, description="keyword arguments to make it with")
     wrappers: ImportPaths = Field(
-        (), description="what is put around it, the innermost first: import paths, each alone or with its keyword "
-        "arguments, such as gymnasium.wrappers.FilterObservation: {filter_keys: [position]}")
-    max_episode_steps: Count | None = Field(
-        None, description="an episode is cut after so many steps, at most; replaces the limit that Gymnasium has for "
-        "the id; null = that limit")
+        (), description="wrappers, innermost first, such as gymnasium.wrappers.FilterObservation: {filter_keys: "
+        "[position]}")
+    max_episode_steps: Count | None = Field(None, description="longest episode in steps; null = Gymnasium's limit")
     package: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="what a deployment installs into the actor image and on the learner so that the environment "
-        "can be imported: a folder with a pyproject.toml, relative to the experiment file, or a pinned requirement "
-        "such as my-envs==1.2.0")
+        None, description="package to install in a deployment: a folder with a pyproject.toml, relative to this file, "
+        "or a pinned requirement such as my-envs==1.2.0")
     preprocessing: Literal["auto", "atari", "none"] = Field(
-        "auto", description="atari = grey frames of 84×84, four to an action, three stacked; auto = that for games of "
-        "the Arcade Learning Environment")
+        "auto", description="atari = 84×84 gray frames, four per action, three stacked; auto = atari for its games")
     frame_stack: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="frames of pixels that a policy sees at once, the last ones; null = 3 with atari "
-        "preprocessing, else 1")
-    clip_rewards: bool | None = Field(None, description="train on the sign of each reward; null = true with atari "
-                                      "preprocessing. Returns are always told unclipped")
-    truncate_at_fragment: bool = Field(False, description="abandon the open episode at the end of each fragment "
-                                       "instead of letting a later actor continue it")
+        None, description="latest pixel frames in each observation; null = 3 with atari preprocessing, else 1")
+    clip_rewards: bool | None = Field(
+        None, description="train on the sign of each reward; null = true with atari preprocessing. Reported returns "
+        "are never clipped")
+    truncate_at_fragment: bool = Field(
+        False, description="cut open episodes at the end of each fragment, instead of continuing them later")
     vector: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
-        "auto", description="environments that one process of the local fleet plays in lock-step, each an actor's, at "
-        "most; auto = the most actors of a round over fleet.processes, 16 at most, and 1 in asynchronous rounds; does "
-        "not change what synchronous rounds hold")
+        "auto", description="most environments, one per actor, that a process of the local fleet plays in lockstep; "
+        "auto = a round's most actors over fleet.processes, at most 16, and 1 in asynchronous rounds. Does not change "
+        "synchronous results")
     backend: Literal["gymnasium", "warp"] = Field(
-        "gymnasium", description="what simulates it: gymnasium = the environment itself; warp = MuJoCo Warp simulates "
-        f"{' or '.join(_SIMULATED)} on learner.device, all environments of an instance together (learner.kind = gmi); "
-        "evaluations play the environment itself")
+        "gymnasium", description=f"simulator; warp = MuJoCo Warp on learner.device, for {' or '.join(_SIMULATED)} with "
+        "learner.kind = gmi. Evaluations always use gymnasium")
 
     @property
     def options(self) -> dict[str, Any]:
-        """How it is made besides id and preprocessing; see `lambda_actor.making.OPTIONS`."""
+        """Returns how to make it, apart from id and preprocessing; see `lambda_actor.making.OPTIONS`."""
         options = {"kwargs": self.kwargs, "wrappers": with_arguments(self.wrappers),
                    "max_episode_steps": self.max_episode_steps, "frame_stack": self.frame_stack}
         return {name: value for name, value in options.items() if value}
@@ -115,68 +111,66 @@ class NetworkSection(Section):
     """The networks of policy and critic."""
 
     kind: Literal["auto", "mlp", "conv", "combined"] = Field(
-        "auto", description="of policy and critic: mlp = fully connected; conv = 16 of 8×8 by 4, 32 of 4×4 by "
-        "2, 256 over what is left, ReLU; combined = mlp over these 256 and the numbers beside a picture; auto = conv "
-        "for pixels, combined for a picture beside numbers, else mlp")
+        "auto", description="mlp = fully connected; conv = 16 8×8 filters with stride 4, 32 4×4 with stride 2, 256 "
+        "units, ReLU; combined = an mlp on these 256 units and the numbers next to a picture; auto = whichever fits "
+        "the observations")
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=16_384)], ...], Field(
         min_length=1, strict=False)] | None = Field(
-        None, description="units of each hidden layer, the first one first (mlp, combined); null = 256 and 256")
+        None, description="units of each hidden layer, first to last (mlp, combined); null = 256 and 256")
     activation: Literal["tanh", "relu"] | None = Field(
-        None, description="of the hidden units (mlp, combined); null = tanh")
+        None, description="activation of hidden units (mlp, combined); null = tanh")
     initialisation: Literal["orthogonal", "default"] = Field(
-        "orthogonal", description="of the weights; orthogonal = with gain √2, at the end 0.01 (policy) and 1 (critic), "
-        "biases 0; default = PyTorch's")
+        "orthogonal", description="initial weights; orthogonal = gain √2, last layer 0.01 (policy) and 1 (critic), "
+        "zero biases; default = PyTorch's")
     initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
-        1.0, description="standard deviation of continuous actions before the first update; discrete ones have none")
+        1.0, description="initial standard deviation of continuous actions")
 
 
 class AlgorithmSection(Section):
-    """How the policy is trained; the settings of each algorithm are a section of their own."""
+    """How the policy is trained; each algorithm's settings are a section of their own."""
 
-    kind: str = Field("ppo", description=f"the training algorithm; {_OWN}")
+    kind: str = Field("ppo", description=f"training algorithm, {_OWN}")
     rounds: Literal["synchronous", "asynchronous"] | None = Field(
-        None, description="synchronous: a round's actors start with the new policy and the update awaits them; "
-        "asynchronous: neither waits for the other; null = asynchronous for "
+        None, description="synchronous = all actors start with the newest policy, and the update waits for them; "
+        "asynchronous = neither waits; null = asynchronous for "
         f"{' and '.join(settings.title for settings in _OFF_POLICY)}, else synchronous")
     round_steps: Count | None = Field(
-        None, description="environment steps of an asynchronous round, unless its deadline comes first; null = a "
-        "fragment of each of the actors that the scaler gives the round")
+        None, description="environment steps of an asynchronous round, unless its deadline comes first; null = one "
+        "fragment per actor")
     staleness_max: Count | None = Field(
-        None, description="policy versions that a trajectory may be behind the policy it updates (asynchronous); "
-        "actors that fall behind further are given up, and nothing older is replayed; null = four times the most "
-        "actors of a round, 32 at least")
+        None, description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
+        "trained on, and their actors abandoned; null = four times a round's most actors, at least 32")
 
     @property
     def chosen(self) -> AlgorithmSettings:
-        """The settings of the algorithm that ``kind`` names."""
+        """Returns the settings of the algorithm that ``kind`` names."""
         settings: AlgorithmSettings = getattr(self, self.chosen_key)
         return settings
 
     @property
     def chosen_key(self) -> str:
-        """Under which key these settings stand."""
+        """Returns the key of these settings."""
         return ALGORITHMS.key(self.kind)
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether its rounds are asynchronous."""
+        """Returns whether rounds are asynchronous."""
         return self.rounds == "asynchronous" or (self.rounds is None and self.chosen.is_off_policy)
 
 
 class DetectorSection(Section):
-    """How boostable rounds are detected."""
+    """How rounds worth boosting are detected."""
 
     objective: Literal["log_prob", "surrogate", "total_loss"] = Field(
-        "log_prob", description="maximised objective whose Hessian is measured: mean log π·Â (Theorem 1), the "
-        "algorithm's own surrogate, or its whole negated loss")
-    subset_size: Count = Field(1024, description="samples of the last batch that it is measured on; all where the "
-                               "batch is smaller")
+        "log_prob", description="maximized objective whose Hessian is measured; log_prob = mean log π·Â (Theorem 1); "
+        "surrogate = the algorithm's; total_loss = its negated loss")
+    subset_size: Count = Field(1024, description="most samples of the last batch to measure on")
     lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(
-        40, description="Lanczos iterations at most; fewer where both eigenvalues have converged before")
+        40, description="most Lanczos iterations; stops once both eigenvalues converge")
 
 
 class ScalerSection(Section):
-    """How many actors a round gets; holds the keys of all scalers, of which those of ``kind`` count."""
+    """How many actors a round gets. Has the keys of all scalers; a run reads the keys of ``kind``."""
 
     kind: str = Field("fixed", description="; ".join(
         [*(f"{kind} {settings.about}" for kind, settings in SCALERS.settings.items()), _OWN]))
@@ -185,107 +179,98 @@ class ScalerSection(Section):
 
     @property
     def chosen(self) -> ScalerSettings:
-        """The settings of the scaler that ``kind`` names."""
+        """Returns the settings of the scaler that ``kind`` names."""
         settings = SCALERS.settings[self.kind]
         return settings.model_construct(**{name: getattr(self, name) for name in settings.model_fields})
 
     @property
     def most_actors(self) -> int:
-        """Most actors that a round can have."""
+        """Returns the most actors of a round."""
         return self.chosen.most_actors
 
     @property
     def smallest_round(self) -> int:
-        """Fewest actors that a round may be shrunk to when the budget gets short."""
+        """Returns the fewest actors to which a short budget may shrink a round."""
         return self.chosen.smallest_round
 
     def waves(self, concurrency: int) -> int:
-        """Returns how many times its deadline a round may take if only so many actors run at once."""
+        """Returns how many deadlines a round may take with this concurrency."""
         return math.ceil(self.most_actors / concurrency)
 
 
 class ActorSection(Section):
     """The actor function."""
 
-    fragment_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(256, description="steps one actor samples")
+    fragment_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(256, description="steps that an actor samples")
     memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
-        1024, description="memory of the actor function, MiB; 1769 buy one vCPU")
-    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="an actor is ended after this, seconds")
+        1024, description="memory of the actor function, MiB; 1769 buys one vCPU")
+    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="time limit of an actor, seconds")
     provisioned: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="actors kept warm by provisioned concurrency; 0 = none")
-    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of the actor function, "
-                                                   "and of the learner's functions")
+        0, description="actors kept warm by provisioned concurrency")
+    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="processor of actor and learner functions")
 
 
 class LearnerSection(Section):
-    """The learner: where the policy is trained, and how long that may take."""
+    """The learner: where the policy is trained, and its time limits."""
 
     kind: str = Field(
-        "instance", description="where the policy is trained; instance = on an EC2 instance, which also runs the loop; "
-        "function = each update is one invocation of a function, and another function runs the loop: then keys of "
-        "instances do not count, and the results are equal; stellaris = as function, but each gradient is one "
-        "invocation, of which several run at once; gmi = in several instances of one machine, each of which plays and "
-        f"trains; {_OWN}")
+        "instance", description="where the policy is trained; instance = on an EC2 instance that also runs the loop; "
+        "function = in one function per update, while another runs the loop (same results); stellaris = in several "
+        "functions that compute gradients in parallel; gmi = in several instances that share one machine and also "
+        f"play; external = in your own trainer, which samples with nitro_rl.ActorPool; {_OWN}")
     function: LearnerFunctionSection = Field(
-        LearnerFunctionSection(), description="the functions of kind = function or stellaris; they have the processor "
-        "actor.architecture")
+        LearnerFunctionSection(), description="functions of kind = function or stellaris")
     stellaris: StellarisSection = Field(
-        StellarisSection(), description="learner functions of kind = stellaris, and what is done with their gradients")
+        StellarisSection(), description="parallel learner functions of kind = stellaris")
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
-        None, description="EC2 types to try, in this order if on demand; the first one's price is what a run on one "
-        f"machine is billed; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and with "
-        "network.kind = conv or combined")
-    market: Literal["on_demand", "spot"] = Field("on_demand", description="how the instance is bought; spot may be "
-                                                 "interrupted and is counted at the on-demand price")
+        None, description="EC2 types to try, in this order if on demand; the first one's price also bills runs on one "
+        f"machine; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and conv or combined "
+        "networks")
+    market: Literal["on_demand", "spot"] = Field(
+        "on_demand", description="how to buy the instance; spot may be interrupted, and counts at the on-demand price")
     launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
-        3, description="instances that a deployment may launch, the first one and its replacements; with kind = "
-        "function, tries of a leg of the coordinator")
+        3, description="most instances that a deployment launches, or with kind = function, tries of each coordinator "
+        "leg")
     image_parameter: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="SSM parameter that names the machine image, an Amazon Linux 2023 with Docker, and for GPUs "
-        "with NVIDIA's driver and container toolkit; null = AWS' image for containers that fits the instance types; "
-        "resolved once, at deployment")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where the policy is trained; auto = cuda "
-                                                   "where there is one")
+        None, description="SSM parameter of the machine image: Amazon Linux 2023 with Docker and, for GPUs, NVIDIA's "
+        "driver and container toolkit; null = AWS's container image. Read once, at deployment")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device for training; auto = cuda if available")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        2, description="CPU threads of the update; with two or more, policy and critic are trained beside each other. "
-        "One and two give equal results with fully connected networks; otherwise sums may be rounded differently, so "
-        "it is part of what makes two runs equal. With kind = gmi, those of each instance, and 1 by default")
+        2, description="CPU threads of an update; from two on, policy and critic train in parallel. With fully "
+        "connected networks, one and two give equal results; otherwise rounding may differ. With kind = gmi, per "
+        "instance, by default 1")
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        120, description="longest that detection, update and evaluation of one round may take together, seconds; in "
-        "asynchronous rounds, what may follow their deadline; reserved in the budget, and the run ends if it is "
-        "exceeded")
+        120, description="time limit for detection, update and evaluation of a round (asynchronous: after its "
+        "deadline), seconds. Reserved in the budget; exceeding it ends the run")
 
     @property
     def chosen(self) -> UpdaterSettings:
-        """The settings of the updater that ``kind`` names."""
+        """Returns the settings of the updater that ``kind`` names."""
         settings: UpdaterSettings = getattr(self, UPDATERS.key(self.kind), None) or UPDATERS.settings[self.kind]()
         return settings
 
     @property
     def has_instance(self) -> bool:
-        """Whether an instance stands; else the learner is a function, and another function runs the loop."""
+        """Returns whether there is a learner instance; see `UpdaterSettings.has_instance`."""
         return self.chosen.has_instance
 
 
 class FleetSection(Section):
-    """Where actors run, and what happens if they fail."""
+    """Where actors run, and how failures are handled."""
 
     kind: str = Field(
-        "auto", description="where actors run; auto = on AWS Lambda with a deployed learner, else on this machine; "
-        "local = on this machine, in a deployment on the learner's instance: then there is no actor function; ray = on "
-        f"a Ray cluster of your own; {_OWN}")
-    ray: RaySection = Field(RaySection(), description="the cluster of kind = ray")
+        "auto", description="where actors run; local = on this machine, or the learner's instance in a deployment; "
+        f"lambda = on AWS Lambda; ray = on your Ray cluster; auto = lambda with a deployed learner, else local; {_OWN}")
+    ray: RaySection = Field(RaySection(), description="cluster of kind = ray")
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="actor processes of the local fleet, or CPUs of a Ray cluster that is started here; null = "
-        "one a core, in a deployment one a vCPU of the smallest of learner.instance_types; does not change what "
-        "synchronous rounds hold")
+        None, description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = one per "
+        "core, in a deployment per vCPU of the smallest instance type. Does not change synchronous results")
     round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
-        None, description="actors and their replacements are awaited for so long, seconds; null = twice "
-        "actor.timeout_s")
+        None, description="seconds to wait for actors and their replacements; null = twice actor.timeout_s")
 
     @property
     def chosen(self) -> FleetSettings:
-        """The settings of the fleet that ``kind`` names; those of none if it is ``auto``."""
+        """Returns the settings of the fleet that ``kind`` names; the base settings for ``auto``."""
         settings: FleetSettings | None = getattr(self, FLEETS.key(self.kind), None)
         return settings or FLEETS.settings.get(self.kind, FleetSettings)()
 
@@ -294,7 +279,7 @@ _CHOOSING: Mapping[str, tuple[type[Section], Kinds[Any], Callable[[type[Section]
     "algorithm": (AlgorithmSection, ALGORITHMS, nested_fields), "scaler": (ScalerSection, SCALERS, flat_fields),
     "learner": (LearnerSection, UPDATERS, nested_fields), "fleet": (FleetSection, FLEETS, nested_fields)}
 KINDS = {name: kinds for name, (_, kinds, _) in _CHOOSING.items()}
-"""What may be chosen in the sections that have a key ``kind``, whose settings are not theirs."""
+"""Choices for each section with a key ``kind``."""
 for _chosen in _CHOOSING.values():
     give_fields(*_chosen)
 
@@ -303,70 +288,68 @@ class CacheSection(Section):
     """The trajectory cache."""
 
     kind: Literal["serverless", "node", "learner", "none"] = Field(
-        "serverless", description="what holds the trajectory cache in AWS: ElastiCache Serverless, an ElastiCache "
-        "node, or the learner instance; none = there is none: weights travel in the request to an actor, its "
-        "trajectory in the response, of up to 6 MiB each. A deployment with fleet.kind = local takes learner or none. "
-        "On one machine only the price depends on it, and whether a server is started")
+        "serverless", description="trajectory cache in AWS; serverless = ElastiCache Serverless; node = an ElastiCache "
+        "node; learner = on the learner's instance; none = weights travel in requests and trajectories in responses, "
+        "up to 6 MiB each. On one machine it only decides the price, and whether a server starts")
     url: str | None = Field(
-        None, description="redis://, rediss:// or unix:// server to use instead of starting one; a password is "
-        "better given in the variable CACHE_PASSWORD")
+        None, description="redis://, rediss:// or unix:// server to use instead of starting one; its password belongs "
+        "in CACHE_PASSWORD")
 
 
 class BudgetSection(Section):
     """The money."""
 
     usd: Annotated[float, Field(gt=0, le=100_000)] = Field(
-        description="dollars that the whole run may cost, spent and reserved together; in AWS with the teardown")
+        description="most dollars that the run may cost, spent and reserved together; in AWS with the teardown")
     lifetime_hours: Annotated[float, Field(gt=0, le=8760)] = Field(
-        24.0, description="longest that a deployment may exist, hours; then the guard ends it, and the instance itself")
+        24.0, description="longest life of a deployment, hours; then the guard and the instance itself end it")
 
 
 class StopSection(Section):
-    """When to stop, besides the budget."""
+    """When to stop, apart from the budget."""
 
-    max_rounds: Count | None = Field(None, description="rounds; null = no limit")
+    max_rounds: Count | None = Field(None, description="most rounds; null = no limit")
     max_steps: Count | None = Field(
-        None, description="environment steps; null = no limit. Never exceeded: the last round gets as many actors as "
-        "whole fragments fit, and the run ends when none fits any more")
-    target_return: float | None = Field(None, description="mean evaluation return that ends the run; null = none. Of a "
-                                        "file whose environment.id is overridden it is not taken over")
+        None, description="most environment steps, never exceeded: the last round has fewer actors; null = no limit")
+    target_return: float | None = Field(
+        None, description="mean evaluation return that ends the run; null = none. Dropped if environment.id is "
+        "overridden")
 
 
 class EvaluationSection(Section):
     """How progress is measured."""
 
     every_rounds: Annotated[int, Field(ge=0, le=10**9)] = Field(
-        5, description="rounds between evaluations, which run beside the training and decide a quarter of that later; "
-        "with stop.target_return they begin when a training episode has got half-way there, and then follow each "
-        "other; also after the last round of stop.max_rounds or stop.max_steps; 0 = never")
+        5, description="rounds between evaluations, which also run at stop.max_rounds and stop.max_steps; 0 = never. "
+        "Training continues meanwhile, and a result counts a quarter of this later. With stop.target_return they start "
+        "once a training episode gets halfway there, then run back to back")
     episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        5, description="episodes of an evaluation, and as many fresh ones that must confirm a hit")
+        5, description="episodes per evaluation; reaching the target must be confirmed by as many new ones")
     actions: Literal["deterministic", "stochastic"] = Field(
-        "deterministic", description="deterministic = the Gaussian's mean, or the most probable action; stochastic = "
-        "sampled, as in training, which suits Atari games")
+        "deterministic", description="deterministic = the mean or most likely action; stochastic = sampled as in "
+        "training, which suits Atari games")
 
 
 class Experiment(Section):
     """One experiment: what to train, how, and with what money."""
 
-    environment: EnvironmentSection = Field(description="what is learned")
-    network: NetworkSection = Field(NetworkSection(), description="the networks")
-    algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how it is learned")
-    detector: DetectorSection = Field(DetectorSection(), description="how boostable rounds are detected")
-    scaler: ScalerSection = Field(ScalerSection(), description="how many actors a round gets")
-    actor: ActorSection = Field(ActorSection(), description="the actor function")
-    learner: LearnerSection = Field(LearnerSection(), description="the learner")
+    environment: EnvironmentSection = Field(description="what to train on")
+    network: NetworkSection = Field(NetworkSection(), description="networks of policy and critic")
+    algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how to train")
+    detector: DetectorSection = Field(DetectorSection(), description="detection of rounds worth boosting")
+    scaler: ScalerSection = Field(ScalerSection(), description="actors per round")
+    actor: ActorSection = Field(ActorSection(), description="actors")
+    learner: LearnerSection = Field(LearnerSection(), description="learner")
     fleet: FleetSection = Field(FleetSection(), description="where actors run")
-    cache: CacheSection = Field(CacheSection(), description="the trajectory cache")
-    budget: BudgetSection = Field(description="the money")
-    stop: StopSection = Field(StopSection(), description="when to stop, besides the budget")
-    evaluation: EvaluationSection = Field(EvaluationSection(), description="how progress is measured")
+    cache: CacheSection = Field(CacheSection(), description="trajectory cache")
+    budget: BudgetSection = Field(description="money")
+    stop: StopSection = Field(StopSection(), description="when to stop")
+    evaluation: EvaluationSection = Field(EvaluationSection(), description="evaluations")
     callbacks: ImportPaths = Field(
-        (), description="what is told of each round, and may stop the run or change environment.kwargs: import paths "
-        "of subclasses of nitro_rl.Callback, each alone or with its keyword arguments, such as "
-        "my_package.curriculum.Longer: {most: 500}")
+        (), description="subclasses of nitro_rl.Callback that see each round, and may stop the run or change "
+        "environment.kwargs, such as my_package.curriculum.Longer: {most: 500}")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        0, description="everything random follows from it; asynchronous rounds also depend on when actors come back")
+        0, description="seed of all randomness; asynchronous rounds also depend on when actors return")
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
@@ -375,11 +358,11 @@ class Experiment(Section):
         return self
 
     def resolved(self, *, is_deployed: bool = False, provisioned: int | None = None) -> ResolvedExperiment:
-        """Returns the same experiment with every None that stands for a computed default filled in.
+        """Returns the experiment with every computed default filled in.
 
         Args:
-            is_deployed: Whether it will run, or runs, on a learner deployed to AWS.
-            provisioned: Actors that a deployment really keeps warm, if that is known.
+            is_deployed: Whether it runs on a learner deployed to AWS.
+            provisioned: Actors that a deployment actually keeps warm, if known.
         """
         from runtime.config.resolved import resolve
 
@@ -387,7 +370,7 @@ class Experiment(Section):
 
     @property
     def unused(self) -> Mapping[str, Sequence[str]]:
-        """Keys that are set although a run never reads them, by the reason, such as ``scaler.kind = fixed``."""
+        """Returns keys that are set but never read, by the reason, such as ``scaler.kind = fixed``."""
         found: dict[str, list[str]] = {}
         for one in unused(self):
             if keys := [key for key in one.keys if is_set(self, key)]:
@@ -396,33 +379,32 @@ class Experiment(Section):
 
     @property
     def unused_text(self) -> str:
-        """The same for people; empty if there are none."""
+        """Returns the same as text; empty if there are none."""
         return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in self.unused.items())
 
     def without_unused(self) -> Experiment:
-        """Returns the same experiment with their defaults for all keys that a run never reads."""
+        """Returns the experiment with defaults for all keys that the run never reads."""
         keys = [key for keys in self.unused.values() for key in keys]
         return Experiment.model_validate(without_keys(self.model_dump(exclude_unset=True), keys)) if keys else self
 
     @property
     def identity(self) -> str:
-        """A digest of all that decides what a run's rounds are; equal for a run and its resumption."""
+        """Returns a digest of everything that determines a run's rounds; equal for a run and its resumption."""
         return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:
-        """Returns the tree as YAML, which makes the same experiment again.
+        """Returns the tree as YAML that makes the same experiment again.
 
-        It lacks what a run never reads, such as the settings of other algorithms than its own, and the password that
-        ``cache.url`` may hold.
+        Leaves out what the run never reads, such as settings of other algorithms, and the password in ``cache.url``.
         """
         return self._yaml()
 
     def given_yaml(self) -> str:
-        """Returns as YAML what the file and the command line give, where that is no default and something reads it."""
+        """Returns as YAML the values that the file and the command line set, unless they are defaults or unused."""
         return self._yaml(exclude_unset=True, exclude_defaults=True)
 
     def _yaml(self, **choice: Any) -> str:
-        """Returns as YAML what `model_dump` chooses and something reads, without a password."""
+        """Returns as YAML what `model_dump` chooses, without unused keys and passwords."""
         from lambda_actor.cache import redacted
 
         tree = self.model_dump(mode="json", **choice)
@@ -432,23 +414,23 @@ class Experiment(Section):
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:
-    """Makes a kind known that an import path names: its keys are those of built-in kinds from now on.
+    """Registers a kind by its import path, which adds its keys to the built-in ones.
 
     Args:
-        path: ``package.module:Settings``, which is imported; its base class says what it is a kind of.
-        chosen_by: The section that names it; None if none does.
+        path: ``package.module:Settings``, which is imported; its base class decides the section.
+        chosen_by: The section that names it, or None.
 
     Returns:
         The section that may choose it.
 
     Raises:
-        ExperimentError: It cannot be imported, is no such class, or its keys are others' already.
+        ExperimentError: The import fails, the class has another base, or its keys are already taken.
     """
     key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
     try:
         settings = load(path)
     except (Exception, SystemExit) as error:
-        # Whatever somebody else's module raises.
+        # The module may raise anything.
         raise ExperimentError(f"{key} cannot be imported: {told(error)}") from error
     allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
     name = next((name for name, base in allowed.items()
@@ -469,13 +451,13 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
 
 
 def equal_updaters() -> list[str]:
-    """Returns the kinds of updaters whose results are equal, to the bit: a run may go on with another one of them."""
+    """Returns the kinds of updaters with bit-identical results; a run may switch among them."""
     return [kind for kind, settings in UPDATERS.settings.items() if settings.is_exact]
 
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
-    """Returns what may not differ between a run and its resumption, by dotted path."""
-    # Runs that were made when there were no callbacks, instances or simulators go on, too.
+    """Returns by dotted path the values that must not change between a run and its resumption."""
+    # Runs from before callbacks, instances or simulators must remain resumable.
     left_out = (*CHANGEABLE, *_added_keys(experiment), *(() if experiment.callbacks else ("callbacks",)),
                 *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)),
                 *(() if experiment.environment.backend == "warp" else ("environment.backend",)))
@@ -486,7 +468,7 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
 
 
 def _added_keys(experiment: Experiment) -> Iterator[str]:
-    """Yields the keys of kinds that were added and are not chosen: the process of a resumption may not know them."""
+    """Yields the keys of added kinds that are not chosen; the resuming process may not know these kinds."""
     for name, kinds in KINDS.items():
         def keys(kind: str, kinds: Kinds[Any] = kinds) -> set[str]:
             return set(kinds.settings[kind].model_fields) if kinds is SCALERS else {kinds.key(kind)}
@@ -498,12 +480,12 @@ def _added_keys(experiment: Experiment) -> Iterator[str]:
 
 
 def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
-    """Returns in words which values differ, as JSON has them; ``environment.kwargs`` may have other keys, too.
+    """Returns in words which values differ, written as JSON; keys of ``environment.kwargs`` may differ as well.
 
     Args:
-        new: What is unchangeable of the experiment that is given now.
-        old: Of the one before.
-        where: Where that is.
+        new: Unchangeable values of the given experiment.
+        old: Those of the earlier one.
+        where: Where the earlier one is.
     """
     def texts(values: Mapping[str, Any]) -> dict[str, str]:
         return {path: json.dumps(value, sort_keys=True) for path, value in values.items()}
@@ -514,12 +496,12 @@ def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[
 
 
 def is_below(path: str, sections: Iterable[str]) -> bool:
-    """Whether a dotted path is one of ``sections``, or in one of them."""
+    """Returns whether a dotted path is in ``sections``, or inside one of them."""
     return any(path == one or path.startswith(f"{one}.") for one in sections)
 
 
 def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Returns a copy of a tree without some dotted keys, nor the sections that are empty without them."""
+    """Returns a copy of a tree without some dotted keys and without sections that this empties."""
     tree = dict(tree)
     for section, found in groupby(sorted(keys), lambda key: key.partition(".")[0]):
         inner = [key.partition(".")[2] for key in found]
@@ -576,7 +558,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
 
 
 def _not_simulated(experiment: Experiment) -> Iterator[str]:
-    """Yields what MuJoCo Warp cannot have."""
+    """Yields a message for each setting that MuJoCo Warp does not support."""
     backend = "environment.backend = warp"
     for key, value, allowed in (
             ("environment.id", experiment.environment.id, _SIMULATED),

@@ -1,7 +1,7 @@
-"""Which keys a run never reads: those of a kind that was not chosen, and those that other keys switch off.
+"""Finds keys that a run never reads: keys of unchosen kinds, and keys that other keys switch off.
 
-`runtime.config.loading` refuses such a key if it stands where it was to count, and the commands name it if it comes
-from below. What a kind reads follows from its settings: which keys they have, and what they say of others.
+`runtime.config.loading` refuses such a key in the layer that makes it useless or in a later one; for earlier layers,
+commands print it. Each kind's settings say which keys it reads.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from runtime.config.schema import Experiment
 
 _NESTED: Sequence[Kinds[Any]] = (ALGORITHMS, UPDATERS, FLEETS)
-"""Whose settings are sections of their own; a scaler's stand beside those of all others."""
+"""Sections whose kinds have sections of their own; scalers share one."""
 
 
 def unused(experiment: Experiment) -> Iterator[Unused]:
-    """Yields all keys that a run of the experiment never reads, set or not; none of them twice."""
+    """Yields all keys that a run of the experiment never reads, set or not, without duplicates."""
     for kinds in _NESTED:
         for section, readers in _of_other_kinds(kinds, getattr(experiment, kinds.section).kind).items():
             name = f"{kinds.section}.{section}"
@@ -56,7 +56,7 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
 
 
 def is_set(experiment: Experiment, key: str) -> bool:
-    """Whether somebody has given a key a value, be it its default."""
+    """Returns whether a key was set, even to its default."""
     section: Any = experiment
     for name in key.split("."):
         if name not in section.model_fields_set:
@@ -85,7 +85,7 @@ def reason(experiment: Experiment, found: Unused) -> str:
 
 
 def _of_other_kinds(kinds: Kinds[Any], chosen: str) -> dict[str, list[str]]:
-    """The sections of kinds that the chosen one does not read, each with the kinds that do."""
+    """Returns the sections that the chosen kind does not read, each with the kinds that do."""
     readers: dict[str, list[str]] = {}
     for kind, settings in kinds.settings.items():
         if settings.model_fields:
@@ -96,7 +96,7 @@ def _of_other_kinds(kinds: Kinds[Any], chosen: str) -> dict[str, list[str]]:
 
 
 def _of_other_scalers(chosen: str) -> Iterator[Unused]:
-    """The keys of other scalers, which stand in the section itself."""
+    """Returns the keys of other scalers."""
     owners: dict[str, list[str]] = {}
     for kind, settings in SCALERS.settings.items():
         for key in settings.model_fields:
@@ -108,7 +108,7 @@ def _of_other_scalers(chosen: str) -> Iterator[Unused]:
 
 
 def _reading(kinds: Kinds[Any], keys: Collection[str], *others: str) -> str:
-    """The kinds that read these keys."""
+    """Returns the kinds that read these keys."""
     found = [kind for kind, settings in kinds.settings.items() if not set(settings.unread) & set(keys)]
     return f"{kinds.section}.kind = {' | '.join([*others, *found])}"
 

@@ -1,7 +1,7 @@
-"""Gives sections of the experiment file the keys of all kinds that they choose from.
+"""Adds the keys of all kinds to the sections that choose among them.
 
-A kind's settings are where `runtime.registry` says, or where an import path does. Its keys then appear in the
-experiment file's reference, in ``python -m runtime explain`` and in messages by themselves.
+`runtime.registry` or an import path locates a kind's settings. Its keys then appear automatically in the reference, in
+``python -m runtime explain`` and in messages.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Fields = dict[str, FieldInfo]
 
 
 def nested_fields(section: type[Section], kinds: Kinds[Any]) -> Fields:
-    """Returns a section for the settings of each kind that has keys, by `Kinds.key`.
+    """Returns a section for each kind that has keys, by `Kinds.key`.
 
     Raises:
-        ExperimentError: Two kinds would be called the same.
+        ExperimentError: Two kinds would have the same name.
     """
     fields: Fields = {}
     for kind, settings in kinds.settings.items():
@@ -37,10 +37,10 @@ def nested_fields(section: type[Section], kinds: Kinds[Any]) -> Fields:
 
 
 def flat_fields(section: type[Section], kinds: Kinds[Any]) -> Fields:
-    """Returns all keys of all kinds' settings; the descriptions of those that not all kinds have name the kinds.
+    """Returns the keys of all kinds. Descriptions of keys that only some kinds have name these kinds.
 
     Raises:
-        ExperimentError: Two kinds mean different things by one key.
+        ExperimentError: Two kinds use one key with different meanings.
     """
     owners: dict[str, list[str]] = {}
     fields: Fields = dict(kinds.base.model_fields)
@@ -60,12 +60,12 @@ def flat_fields(section: type[Section], kinds: Kinds[Any]) -> Fields:
 def give_fields(
     section: type[Section], kinds: Kinds[Any], fields_of: Callable[[type[Section], Kinds[Any]], Fields]
 ) -> None:
-    """Gives a section, and all that derive from it, the keys of all kinds that there are now, and their names."""
+    """Gives a section and its subclasses the keys and names of all kinds registered so far."""
     fields = fields_of(section, kinds)
     kind = section.model_fields["kind"]
     names = dict.fromkeys((kind.default, *kinds.settings))
     fields["kind"] = _field(Literal[*names], kind.default, kind.description)
-    # From these a class that derives from it later knows its fields.
+    # Later subclasses take their fields from these.
     section.__annotations__.update({name: info.annotation for name, info in fields.items()})
     known = [section]
     for one in known:
@@ -75,7 +75,7 @@ def give_fields(
 
 
 def refresh_defaults(container: type[Section]) -> None:
-    """Makes a container's sections, and what derives from it, as the classes of the sections are now."""
+    """Updates a container and its subclasses to the current classes of its sections."""
     known = [container]
     for one in known:
         known += one.__subclasses__()
@@ -86,7 +86,7 @@ def refresh_defaults(container: type[Section]) -> None:
 
 
 def section_of(info: FieldInfo) -> type[Section] | None:
-    """Returns the section that a field holds; None if it holds a value."""
+    """Returns the section in a field; None if the field holds a value."""
     annotation = info.annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 

@@ -1,4 +1,4 @@
-"""YAML as users expect it: 5e-5 is a number, 1:30 is none, and a key may stand only once."""
+"""YAML as users expect it: 5e-5 is a number, 1:30 is not, and duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import yaml
 from runtime.errors import ExperimentError, one_line
 
 _INTEGERS = range(-2**63, 2**64)
-"""Whole numbers that an experiment may hold; a larger one may have more digits than Python prints."""
+"""Largest integers; longer ones may exceed Python's limit for printing."""
 _INTEGER_CHARACTERS_MAX = 100
 
 
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        # A few aliases of aliases can stand for billions of values.
+        # A few nested aliases can expand to billions of values.
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(
                 None, None, "aliases are not supported; allowed: the value itself, or extends for what several files "
@@ -35,16 +35,16 @@ class _Loader(yaml.SafeLoader):
                     "several files share", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                # The constructor of the mapping refuses it.
+                # The mapping's constructor refuses it.
                 continue
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice",
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice",
                                                         key_node.start_mark)
             seen.add(key)
         return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        # Python does not even read one of 5,000 digits.
+        # Python refuses to read 5,000 digits.
         is_long = len(node.value) > _INTEGER_CHARACTERS_MAX
         return _INTEGERS.stop if is_long else super().construct_yaml_int(node)
 
@@ -53,7 +53,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `_Loader` would read as a number."""
+    """Quotes text that `_Loader` would read as a number."""
 
 
 for _yaml in (_Loader, _Dumper):
@@ -63,21 +63,21 @@ for _yaml in (_Loader, _Dumper):
         list("-+0123456789."),
     )
     for _first in "-+0123456789":
-        # A text, not a number of base 60: a limit of 1:30 hours would be 90.
+        # Text, not a base-60 number: a limit of 1:30 hours would be 90.
         _yaml.yaml_implicit_resolvers[_first].insert(
             0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?[0-9_]+:[0-9:.]+$")))
 
 
 def parse(text: str, source: str) -> Any:
-    """Returns what a YAML text says.
+    """Parses a YAML document.
 
     Args:
         text: One document.
-        source: What to call it in an error.
+        source: Name for it in errors.
 
     Raises:
-        ExperimentError: It is not YAML, has an alias, a key stands twice, or a whole number has more than 64 bits. The
-            message quotes no value of the text, which may hold a password.
+        ExperimentError: It is not YAML, has an alias, a duplicate key, or an integer of more than 64 bits. The message
+            quotes no value, which might be a password.
     """
     try:
         tree = yaml.load(text, _Loader)
@@ -90,15 +90,15 @@ def parse(text: str, source: str) -> Any:
     except ExperimentError:
         raise
     except Exception as error:
-        # Its constructors raise whatever Python raises on a tag's nonsense.
+        # Constructors raise arbitrary errors on bad tags.
         raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
 
 
 def _check_numbers(tree: Any, source: str, place: tuple[Any, ...]) -> None:
-    """Looks at all numbers of a tree.
+    """Checks all numbers of a tree.
 
     Raises:
-        ExperimentError: A whole number is too large.
+        ExperimentError: An integer is too large.
     """
     if type(tree) is int and tree not in _INTEGERS:
         name = one_line(".".join(map(str, place))) or "the value"
@@ -112,6 +112,6 @@ def _check_numbers(tree: Any, source: str, place: tuple[Any, ...]) -> None:
 
 
 def dump(tree: Any) -> str:
-    """Returns a tree as YAML that `parse` reads back unchanged, its keys in their order."""
+    """Returns a tree as YAML that `parse` reads back unchanged, with keys in order."""
     text: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text

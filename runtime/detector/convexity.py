@@ -1,11 +1,11 @@
-"""Convexity ratio of the maximised objective, by PyHessian's Hessian-vector products and Lanczos' method.
+"""Convexity ratio of the maximized objective, by PyHessian's Hessian-vector products and Lanczos' method.
 
-R = −λ_max / λ_min of the Hessian of the objective that is *maximised* (paper: Nitro §5.2, equation 2). Code minimises
-−L, whose eigenvalues are the negatives, so its ratio is 1/R and orders rounds the other way round: here the objective
-itself is differentiated, and no sign is ever changed.
+R = −λ_max / λ_min of the Hessian of the objective that is *maximized* (paper: Nitro §5.2, equation 2). Code minimizes
+−L, whose eigenvalues are negated, so its ratio is 1/R and orders rounds in reverse. Here the objective itself is
+differentiated, and no sign changes.
 
 Departure: PyHessian 0.1's own `density()` ends in `torch.eig`, which torch has removed, and divides by (norm + 1e-6),
-which distorts small Hessians; its products are used, the gradient and the tridiagonalisation are made here. See
+which distorts small Hessians. Only its products are used; the gradient and the tridiagonalization are made here. See
 docs/decisions/0003-detector.md.
 """
 
@@ -24,15 +24,15 @@ from runtime.ports.scaling import Detected, GradientNoise
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3
-"""Residual of both extreme Ritz pairs, relative to their values, below which they are taken for converged."""
+"""Residual of both extreme Ritz pairs, relative to their values, below which they count as converged."""
 _THREADS = 1
-"""The detector runs beside the actors: more threads would take their cores, and another number rounds otherwise."""
+"""The detector runs next to the actors: more threads would take their cores, and change rounding."""
 
 
 class ConvexityDetector:
     """Measures the new policy's R, and its gradient's noise, on a subset of the last round's batch.
 
-    The subset is of fixed size, and of a fixed seed.
+    The subset has a fixed size and seed.
     """
 
     def __init__(self, objective: str, subset_size: int, lanczos_steps: int, *, seed: int) -> None:
@@ -40,7 +40,7 @@ class ConvexityDetector:
         self._seed = seed
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
-        """Returns ``subset_size`` samples without replacement, by the same seed in every round; at most all."""
+        """Returns ``subset_size`` samples without replacement, with the same seed in every round; at most all."""
         total = len(samples.advantages)
         if total <= self._subset_size:
             return samples
@@ -49,7 +49,7 @@ class ConvexityDetector:
             name: array[chosen] for name, array in vars(samples).items()})
 
     def measure(self, problem: CurvatureProblem) -> Detected:
-        """Measures the curvature of the objective at the policy that the problem was made from."""
+        """Measures the curvature of the objective at the problem's policy."""
         with _few_threads():
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
                 problem, self._lanczos_steps, seed=self._seed)
@@ -59,7 +59,7 @@ class ConvexityDetector:
                         products=products)
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
-        """Measures how noisy the objective's gradient is, on the same samples."""
+        """Measures the noise of the objective's gradient on the same samples."""
         with _few_threads():
             return gradient_noise(problem, seed=self._seed)
 
@@ -75,9 +75,9 @@ def _few_threads() -> Iterator[None]:
 
 
 def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:
-    """Returns R = −λ_max / λ_min if λ_min < 0 < λ_max, else None: without both curvatures there is no such ratio.
+    """Returns R = −λ_max / λ_min if λ_min < 0 < λ_max, otherwise None.
 
-    An eigenvalue that is below the rounding noise of the other counts as 0: it is what float32 makes of a zero.
+    An eigenvalue below the other's rounding noise counts as 0: in float32, a true zero comes out that small.
     """
     noise = _RELATIVE_NOISE * max(abs(eigenvalue_min), abs(eigenvalue_max))
     if eigenvalue_min < -noise and eigenvalue_max > noise:
@@ -86,15 +86,15 @@ def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | Non
 
 
 def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float, int]:
-    """Returns the extreme eigenvalues of ∇²L, by Lanczos with full reorthogonalisation from a random start.
+    """Returns the extreme eigenvalues of ∇²L, by Lanczos with full reorthogonalization from a random start.
 
     Args:
-        problem: The objective L; its module's parameters ``[P]`` are what is differentiated.
-        lanczos_steps: Hessian-vector products at most; fewer if both eigenvalues have converged before.
-        seed: Of the start vector.
+        problem: The objective L; it is differentiated by its module's parameters ``[P]``.
+        lanczos_steps: Most Hessian-vector products; fewer if both eigenvalues converge.
+        seed: Seed of the start vector.
 
     Returns:
-        The smallest and the largest, both NaN if the Hessian is not finite, and how many products they took.
+        The smallest and the largest, both NaN if the Hessian is not finite, and the number of products.
     """
     parameters = list(problem.module.parameters())
     gradients = torch.autograd.grad(
@@ -117,11 +117,11 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
 
 
 def _lanczos(product: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int) -> np.ndarray:
-    """The tridiagonal matrix of at most ``steps`` Lanczos iterations, float64.
+    """Returns the tridiagonal matrix of at most ``steps`` Lanczos iterations, float64.
 
-    There are fewer where the Krylov space is exhausted, or the residuals of both extreme Ritz pairs are below
-    `_TOLERANCE` (Parlett, The Symmetric Eigenvalue Problem, §13.2: each is then that close to an eigenvalue, though a
-    start vector that hardly has a part of the outermost one may have led to its neighbour).
+    It stops early if the Krylov space is exhausted, or the residuals of both extreme Ritz pairs are below `_TOLERANCE`
+    (Parlett, The Symmetric Eigenvalue Problem, §13.2: each is then that close to an eigenvalue, though a start vector
+    with almost no part in the outermost one may lead to its neighbor).
     """
     basis = torch.empty(steps, len(start), dtype=start.dtype, device=start.device)
     diagonal: list[float] = []

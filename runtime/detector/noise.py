@@ -1,4 +1,4 @@
-"""The gradient noise scale's two halves, by small batches of the samples that a detector measures on.
+"""The two parts of the gradient noise scale, from small batches of the detector's samples.
 
 Paper: McCandlish et al. 2018, An Empirical Model of Large-Batch Training, appendix A.
 """
@@ -13,18 +13,19 @@ from runtime.ports.learning import CurvatureProblem
 from runtime.ports.scaling import GradientNoise
 
 SMALL_BATCHES = 32
-"""More of them tell the noise better; each sample is differentiated once all the same. See `GradientNoise.products`."""
+"""More batches measure the noise better; each sample is differentiated once in any case. See `GradientNoise.products`.
+"""
 
 
 def gradient_noise(problem: CurvatureProblem, *, seed: int) -> GradientNoise:
-    """Estimates tr Σ of a single sample's gradient and |G|² of the true gradient, each without bias.
+    """Estimates tr Σ of a single sample's gradient and |G|² of the true gradient, both unbiased.
 
-    With m small batches of b samples each, B = m·b, |G_b|² the mean of their gradients' squared norms, and G_B the
-    mean of their gradients: ``tr Σ = (|G_b|² − |G_B|²)/(1/b − 1/B)`` and ``|G|² = (B·|G_B|² − b·|G_b|²)/(B − b)``.
+    With m small batches of b samples each, B = m·b, |G_b|² the mean of their gradients' squared norms, and G_B the mean
+    of their gradients: ``tr Σ = (|G_b|² − |G_B|²)/(1/b − 1/B)`` and ``|G|² = (B·|G_B|² − b·|G_b|²)/(B − b)``.
 
     Args:
-        problem: A mean over samples, whose module takes each sample for itself.
-        seed: Decides which sample is in which small batch.
+        problem: A mean over samples, whose module treats each sample separately.
+        seed: Assigns samples to small batches.
 
     Returns:
         Both None if there are fewer than two samples, or if they are not finite. |G|² may be below 0.

@@ -1,4 +1,4 @@
-"""The gradient noise scale: a ratio of two smoothed estimates, because one round's ratio is hardly a number."""
+"""The gradient noise scale as a ratio of two smoothed estimates, because single rounds are too noisy."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 from runtime.ports.scaling import GradientNoise
 
 _KEPT = 0.9
-"""Weight of what was before; a round counts half after seven."""
+"""Weight of earlier rounds; a round's weight halves after seven."""
 
 
 class SmoothedNoise:
     """B_noise = tr Σ / |G|², each an exponentially weighted mean over the rounds.
 
-    Both start at 0 and have the same weights, so that their ratio needs no correction for that.
+    Both start at 0 with the same weights, so their ratio needs no bias correction.
     """
 
     def __init__(self) -> None:
         self._variance, self._square = 0.0, 0.0
 
     def take(self, noise: GradientNoise) -> float | None:
-        """Takes a round's estimates in, if there are any; returns the noise scale.
+        """Adds a round's estimates, if any, and returns the noise scale.
 
         Returns:
-            In samples; None if the smoothed |G|² is not above 0: then the gradient cannot be told from its noise.
+            In samples; None if the smoothed |G|² is not above 0, so that the gradient is lost in its noise.
         """
         if noise.variance is not None and noise.square is not None:
             self._variance = _KEPT * self._variance + (1 - _KEPT) * noise.variance
@@ -39,5 +39,5 @@ class SmoothedNoise:
         return {"variance": self._variance, "square": self._square}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on with these means."""
+        """Restores these means."""
         self._variance, self._square = float(state["variance"]), float(state["square"])

@@ -1,1 +1,1 @@
-"""What people see of a run."""
+"""Displays of a run."""

@@ -1,4 +1,4 @@
-"""What a user sees while a run runs: a live table on a terminal, one plain line a round elsewhere."""
+"""Displays a running run: a live table on a terminal, otherwise one plain line per round."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ _EVENTS_SHOWN = 4
 _RATE_ROUNDS = 10
 _WIDE_COLUMNS, _NARROW_COLUMNS = 90, 66
 _QUIET_EVENTS = ("run_started", "run_ended", "actor_replaced")
-"""Each replacement follows a failure, which is shown."""
+"""Each replacement follows a displayed failure."""
 _ALIKE_SHOWN = 3
 _BAR_CELLS = 20
 _OTHER_LINES = 8
-"""Of the live display besides rounds and events: a heading, four bars, an evaluation, the pace, and an empty one."""
+"""Lines of the live display without rounds and events: a heading, four bars, an evaluation, the pace, an empty line."""
 _EVALUATION_LINE_S = 30.0
-"""So often the plain display tells how far a long evaluation is."""
+"""Seconds between the plain display's reports of a long evaluation."""
 _SENTENCES = {
     "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
     "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round may now take at most "
                         "{factor:g} times as long as the last ones"}
-"""Events that are told in a sentence; all others by their fields."""
+"""Events described in a sentence; all others by their fields."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
 
 def differing_settings(experiment: Experiment) -> str:
-    """The settings that differ from the defaults, as they could stand in a file."""
+    """Returns the settings that differ from the defaults, in a file's form."""
     return f"# what differs from the defaults; config.yaml and --verbose have the rest\n{experiment.given_yaml()}\n"
 
 
 def all_settings(experiment: Experiment) -> str:
-    """All settings, as they could stand in a file."""
+    """Returns all settings, in a file's form."""
     return f"{experiment.to_yaml()}\n"
 
 
 def make_display(
     experiment: Experiment, *, settings: Callable[[Experiment], str] = differing_settings
 ) -> Display:
-    """The live display where standard output is a terminal, else the plain one.
+    """Returns the live display if standard output is a terminal, otherwise the plain one.
 
     Args:
         experiment: Resolved.
-        settings: Returns what is shown of an experiment before its first round.
+        settings: Returns the settings to show before the first round.
     """
     return (LiveDisplay if sys.stdout.isatty() else PlainDisplay)(experiment, sys.stdout, settings=settings)
 
 
 class Forecast:
-    """Steps per second and time left, from the pace of the last rounds and the length of the last evaluation."""
+    """Steps per second and time left, from the last rounds and the last evaluation."""
 
     def __init__(self, experiment: Experiment, clock: Callable[[], float] = time.monotonic) -> None:
         self._stop, self._budget_usd, self._clock = experiment.stop, experiment.budget.usd, clock
@@ -77,11 +77,11 @@ class Forecast:
         self._evaluation_begun_s = self._evaluation_s = 0.0
 
     def started(self) -> None:
-        """The first round begins: what came before, imports above all, is not its pace."""
+        """Marks the start of the first round, because imports do not belong to its pace."""
         self._started_s = self._clock()
 
     def evaluating(self, done: int, episodes: int) -> None:
-        """Notes how long an evaluation takes, by the episodes that are done."""
+        """Records an evaluation's duration, from its finished episodes."""
         if done == 0:
             self._evaluation_begun_s = self._clock()
         else:
@@ -100,9 +100,9 @@ class Forecast:
 
     @property
     def seconds_left(self) -> float:
-        """Until the first of the limits is reached at the present pace; a target return may come earlier.
+        """Returns the time until the first limit at the present pace; a target return may come earlier.
 
-        The last round's policy is evaluated, too, unless the budget is what ends the run.
+        Includes the evaluation of the last round's policy, unless the budget ends the run.
         """
         start, end = self._marks[0], self._marks[-1]
         elapsed_s = max(end[0] - start[0], 1e-9)
@@ -117,7 +117,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far a run is on its way to one of its ends.
+    """A run's progress towards one of its ends.
 
     Attributes:
         name: ``target``, ``steps``, ``rounds`` or ``budget``.
@@ -131,7 +131,7 @@ class Goal:
 
 
 class Goals:
-    """How far a run is on its way to its target return, and to each of its limits."""
+    """A run's progress towards its target return and each of its limits."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._stop, self._budget_usd = experiment.stop, experiment.budget.usd
@@ -159,7 +159,7 @@ class Goals:
                              spent_of(row.spent_usd, self._budget_usd))]
 
     def _way(self, now: float | None, target: float) -> float:
-        """The share of the way from the first return: returns may begin far below 0."""
+        """Returns the share of the way from the first return, because returns may begin far below 0."""
         if now is None or self._first is None:
             return 0.0
         if now >= target or self._first >= target:
@@ -168,14 +168,14 @@ class Goals:
 
 
 class EventLines:
-    """Events as lines; of those with the same error only the first few, as an environment may fail in every actor."""
+    """Formats events as lines; only the first few with the same error, which may occur in every actor."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def line(self, kind: str, fields: Mapping[str, Any]) -> str | None:
-        """None if nothing is to be shown."""
-        # At a run's end there are always actors in flight that nobody waits for any more.
+        """Returns None to show nothing."""
+        # At a run's end, some actors are always in flight.
         if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
             return None
         if kind in _SENTENCES:
@@ -184,7 +184,7 @@ class EventLines:
             f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in fields.items()
             if value is not None)
         if fields.get("error"):
-            # Errors that differ in a time or an address are the same to people.
+            # Errors that differ only in a time or an address look the same to people.
             alike = kind, _NUMBER.sub("#", str(fields["error"]))
             self._seen[alike] += 1
             if self._seen[alike] > _ALIKE_SHOWN:
@@ -199,7 +199,7 @@ class Silent(Display):
 
 
 class _TextDisplay(Display):
-    """What both displays know of a run; and what they say before its first round."""
+    """Base of both displays, with their lines before the first round."""
 
     def __init__(
         self, experiment: Experiment, stream: TextIO, *,
@@ -215,14 +215,14 @@ class _TextDisplay(Display):
         self._print(self._settings(experiment) + "\n".join(f"{name}: {value}" for name, value in facts.items()))
 
     def _print(self, text: str) -> None:
-        # A closed pipe must not end a training. In one piece: two threads write.
+        # A closed pipe must not end a training. One write, because there are two threads.
         with suppress(OSError, ValueError):
             self._stream.write(f"{text}\n")
             self._stream.flush()
 
 
 class PlainDisplay(_TextDisplay):
-    """One line for each round and each event."""
+    """Prints one line per round and per event."""
 
     _told_s = 0.0
 
@@ -254,7 +254,7 @@ class PlainDisplay(_TextDisplay):
 
 
 class LiveDisplay(_TextDisplay):
-    """A table of the last rounds that is redrawn in place, by a thread."""
+    """A table of the last rounds, redrawn in place by a thread."""
 
     def __init__(self, experiment: Experiment, stream: TextIO, **options: Any) -> None:
         super().__init__(experiment, stream, **options)
@@ -314,7 +314,7 @@ class LiveDisplay(_TextDisplay):
             Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in events))
 
     def _status(self) -> Text:
-        """Bars of all ways to an end, and the pace."""
+        """Returns bars for all ends, and the pace."""
         lines = [] if self._rows else [f"first round … budget ${self._experiment.budget.usd:g}"]
         cells = _BAR_CELLS if self._console.width >= _NARROW_COLUMNS else _BAR_CELLS // 2
         evaluation = self._evaluation
@@ -329,16 +329,16 @@ def summary_lines(
     summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
     resume_command: str = "", are_actors_to_blame: bool = False, must_mend: str = "", names_code: bool = False,
 ) -> list[str]:
-    """A finished run, for people; lines of 79 characters at most, but for paths, errors and commands.
+    """Describes a finished run in lines of at most 79 characters, except for paths, errors and commands.
 
     Args:
-        summary: What `summary.json` holds.
+        summary: Contents of `summary.json`.
         out: The run's directory.
         launcher: How the user calls this program.
-        resume_command: What goes on with the run, to be shown if that makes sense; empty to show none.
+        resume_command: Command that continues the run, shown if useful; empty to show none.
         are_actors_to_blame: Whether it failed because its actors did.
-        must_mend: What of the user's has to be mended first; "" for nothing.
-        names_code: Whether its policy is used with ``--trust`` only.
+        must_mend: The user's part to mend first; "" for nothing.
+        names_code: Whether its policy needs ``--trust``.
     """
     parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
              "rest": "infrastructure_cost_usd"}
@@ -367,7 +367,7 @@ def summary_lines(
 
 
 def _time_lines(summary: Mapping[str, Any]) -> list[str]:
-    """How long it took; if actors are billed apart from the learner's machine, also with one for each of them."""
+    """Describes how long it took; also with a machine per actor, if actors are billed separately."""
     took = (f"time         {_duration(summary['measured_session_s'])}"
             + (" since it was resumed" if summary["was_resumed"] else ""))
     if not summary["actors_cost_usd"]:
@@ -377,24 +377,24 @@ def _time_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def resume_lines(command: str, *, must_mend: str = "") -> list[str]:
-    """How to go on, with a line that can be pasted; empty if there is no command.
+    """Describes how to continue, with a command to paste; empty if there is none.
 
     Args:
         command: Resumes the run.
-        must_mend: What of the user's has to be mended first; "" for nothing.
+        must_mend: The user's part to mend first; "" for nothing.
     """
     words = f"mend the {must_mend} first: it would fail again. Then resume with" if must_mend else "go on with"
     return ["", words, command] if command else []
 
 
 def actors_log_lines(out: str) -> list[str]:
-    """Where to read what the actors printed; empty if they printed nothing."""
+    """Names the actors' log; empty if they printed nothing."""
     path = Path(out) / layout.ACTORS_LOG
     return [f"actors' log  {path}"] if path.exists() and path.stat().st_size else []
 
 
 def report_lines(out: str) -> list[str]:
-    """Where the report is; empty if there is none."""
+    """Names the report; empty if there is none."""
     path = Path(out) / layout.REPORT
     return [f"report       {path}"] if path.exists() else []
 
@@ -415,7 +415,7 @@ def _evaluated(summary: Mapping[str, Any], command: Sequence[str]) -> str:
 
 
 def _dropped_lines(summary: Mapping[str, Any]) -> list[str]:
-    """How much was played in vain, if anything was."""
+    """Describes wasted steps, if any."""
     episodes, steps = summary["episodes_dropped"], summary["steps_dropped"]
     if not episodes:
         return []
@@ -424,7 +424,7 @@ def _dropped_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _best_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Where the best evaluated policy is, if that is not the last evaluated one."""
+    """Names the best evaluated policy, if it is not the last one."""
     if summary["evaluation_round_best"] in (None, summary["evaluation_round"]):
         return []
     return [f"             best {return_text(summary['evaluation_return_best'])}, after round "
@@ -441,7 +441,7 @@ def _actors(row: RoundRow) -> str:
 
 
 def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
-    """Columns of what the scaler reads, and of the score that it gives."""
+    """Returns columns of the scaler's signals and score."""
     settings = experiment.scaler.chosen
     columns: dict[str, Callable[[RoundRow], str]] = {}
     if "convexity_ratio" in settings.signals:
@@ -454,7 +454,7 @@ def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], st
 
 
 def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
-    """Columns of a run that has staleness: of its trajectories, or of its gradients."""
+    """Returns columns of staleness, of trajectories or gradients."""
     if experiment.learner.chosen.has_gradients:
         return {"grads": _gradients, "stale": lambda row: _number(row.gradient_staleness_mean, 1)}
     if experiment.algorithm.rounds == "asynchronous":
@@ -464,7 +464,7 @@ def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow],
 
 
 def _gradients(row: RoundRow) -> str:
-    """Those that were applied, of all that were begun."""
+    """Applied gradients, out of all that were begun."""
     return f"{row.gradients}" + (f"/{(row.gradients or 0) + row.gradients_lost}" if row.gradients_lost else "")
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard's view of a run: the numbers of its rows against environment steps."""
+"""TensorBoard's view of a run: its rows' numbers against environment steps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from runtime.records.rows import RoundRow
 
 
 class TensorBoardLog(Observer):
-    """Writes rows into a new event file; TensorBoard drops those of the files before it.
+    """Writes rows into a new event file, so that TensorBoard drops repeated rounds of earlier files.
 
-    No thread writes, as `torch.utils.tensorboard` has it: a full disk is an error where a row is added.
+    It writes without a thread, unlike `torch.utils.tensorboard`: a full disk is an error where a row is added.
     """
 
     def __init__(self, directory: Path, now_s: Callable[[], float]) -> None:
         """Begins a file.
 
         Args:
-            directory: Of all event files of the run.
+            directory: Directory of all event files of the run.
             now_s: Returns the seconds since 1970.
 
         Raises:

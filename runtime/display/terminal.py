@@ -1,4 +1,4 @@
-"""How the commands of a deployment talk to people."""
+"""Terminal output and questions of deployment commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS, _INDENT = 96, 13
 
 
 def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
-    """Lines of labelled texts, wrapped; what has no spaces is never broken."""
+    """Lays out labeled texts, wrapped; words are never broken."""
     indent = " " * _INDENT
     return [" " * margin + line for label, text in facts.items() for line in textwrap.wrap(
         text, COLUMNS - margin, initial_indent=label.ljust(_INDENT), subsequent_indent=indent,
@@ -22,25 +22,25 @@ def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
 
 
 def spent_of(spent_usd: float, budget_usd: float) -> str:
-    """Says how much of a budget is spent: both with as many digits, three of the budget at least."""
+    """Describes how much of a budget is spent, with the same decimals, and at least three digits of the budget."""
     digits = max(4, 2 - math.floor(math.log10(budget_usd))) if budget_usd > 0.0 else 4
     return f"${spent_usd:.{digits}f} of ${budget_usd:.{digits}f}"
 
 
 def has_terminal() -> bool:
-    """Whether somebody can be asked; Python has no ``sys.stdin`` if it is closed."""
+    """Returns whether a person can answer; Python has no ``sys.stdin`` if it is closed."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def confirm(question: str, nothing: str) -> None:
-    """Asks on the terminal; anything but yes, the end of the input too, means no.
+    """Asks on the terminal; anything but yes means no, including the end of the input.
 
     Args:
-        question: To be answered with yes or no.
-        nothing: What is so if nobody says yes: ``nothing was deleted``.
+        question: A yes-or-no question.
+        nothing: Outcome without a yes: ``nothing was deleted``.
 
     Raises:
-        RunError: Nobody says yes.
+        RunError: There was no yes.
     """
     if not has_terminal():
         raise RunError(f"{nothing}: there is no terminal to ask on; say --yes")
@@ -51,5 +51,5 @@ def confirm(question: str, nothing: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Without what would steer the terminal: actors and learners print whatever an environment wants."""
+    """Removes terminal control characters; actors and learners print whatever an environment wants."""
     return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)

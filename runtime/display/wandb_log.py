@@ -1,11 +1,11 @@
-"""A run shown in Weights & Biases, by a process of its own: whatever happens to that, the training goes on as fast.
+"""Shows a run in Weights & Biases from a separate process, whose failures never slow the training.
 
-The process gets a message that says what to show, and then a byte for each round: it reads the run's directory itself.
-It answers that it has begun or why not, and says so if it gives up.
+The process gets a message that says what to show, and then a byte for each round; it reads the run's directory itself.
+It answers that it has begun, or why not, and reports if it gives up.
 
 Without the process, W&B could stop a training. If its service hangs, wandb 0.31 blocks in `log` once the socket is full
-(after 139 rounds), in `finish` for ever whatever `finish_timeout` says, and once more when Python exits. And
-``sync_tensorboard`` would show a resumed run's earlier rounds twice, and send the machine's name in a file's.
+(after 139 rounds), in `finish` forever despite `finish_timeout`, and again when Python exits. And ``sync_tensorboard``
+would show a resumed run's earlier rounds twice, and send the machine's name in a file's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
 START_S, FINISH_S = 60.0, 60.0
-"""How long W&B may take to begin, and at the end to upload what is left."""
+"""Seconds that W&B may take to begin, and at the end to upload the rest."""
 _BEGUN = "begun"
 
 
@@ -43,18 +43,18 @@ class WandbLog(Observer):
     """Shows runs in one project, one after the other."""
 
     def __init__(self, project: str, warn: Callable[[str], None], *, group: str | None = None) -> None:
-        """Looks whether W&B is installed.
+        """Checks whether W&B is installed.
 
         Args:
             project: ``PROJECT`` or ``ENTITY/PROJECT``.
             warn: Called with a line when W&B breaks.
-            group: Of the runs; None for a run alone.
+            group: Group of the runs; None for a single run.
 
         Raises:
             RunError: W&B is not installed.
         """
         spec = importlib.util.find_spec("wandb")
-        # A folder of that name, where W&B keeps its files, can be imported too, and has no origin.
+        # A folder of that name, where W&B keeps its files, can also be imported, and has no origin.
         if spec is None or spec.origin is None:
             raise RunError("--wandb needs the package wandb: python -m pip install wandb")
         self._project, self._warn, self._group = project, warn, group
@@ -63,12 +63,12 @@ class WandbLog(Observer):
         self.place = ""
 
     def open(self, experiment: Experiment, directory: RunDirectory, name: str) -> None:
-        """Begins a run in W&B, or goes on with the one that ``directory`` was shown as; `place` says where.
+        """Begins a run in W&B, or continues the one that shows ``directory``; `place` has its address.
 
         ``name`` is the experiment's.
 
         Raises:
-            RunError: W&B refuses, or cannot be reached, at the first of the runs.
+            RunError: W&B refuses or is unreachable at the first of the runs.
         """
         id_path, files = directory.path / layout.WANDB_ID, directory.path / layout.WANDB
         run_id, had_files = _known_id(id_path) or uuid.uuid4().hex, files.exists()
@@ -96,23 +96,23 @@ class WandbLog(Observer):
 
     @property
     def process_id(self) -> int | None:
-        """The id of the process that talks to W&B; None if there is none."""
+        """Returns the id of the process that talks to W&B, or None."""
         return self._process.process_id if self._process is not None else None
 
     def on_round_end(self, row: RoundRow) -> None:
-        """Has W&B shown what is new in the directory; waits for nothing."""
+        """Makes W&B show new rounds in the directory, without waiting."""
         if self._process is None:
             return
         with suppress(BrokenPipeError):
             if self._process.exit_code is None:
-                # If the pipe is full, it does not matter: there is enough to read already.
+                # A full pipe does not matter: there is enough to read already.
                 with suppress(BlockingIOError):
                     os.write(_requests(self._process).fileno(), b".")
                 return
-        self._warn(f"W&B shows no more of this run, which goes on: {self._stop()}")
+        self._warn(f"W&B shows no more of this run, which continues: {self._stop()}")
 
     def close(self) -> None:
-        """Awaits what is left to upload, but not for ever."""
+        """Waits for remaining uploads, but not forever."""
         if self._process is None:
             return
         _requests(self._process).close()
@@ -124,7 +124,7 @@ class WandbLog(Observer):
             self._warn(f"W&B does not show all of this run: {words}")
 
     def _start(self, settings: Mapping[str, Any]) -> str:
-        """Starts the process; returns its answer."""
+        """Starts the process, and returns its answer."""
         self._process = Child("runtime.display.wandb_log", stdin=subprocess.PIPE)
         os.set_blocking(_requests(self._process).fileno(), False)
         with suppress(EOFError, OSError):
@@ -134,7 +134,7 @@ class WandbLog(Observer):
         return ""
 
     def _stop(self) -> str:
-        """Ends the process, if there is one; returns its last words."""
+        """Ends the process, if any, and returns its last words."""
         if self._process is None:
             return ""
         process, self._process = self._process, None
@@ -153,7 +153,7 @@ def _requests(process: Child) -> IO[bytes]:
 
 
 def _known_id(path: Path) -> str | None:
-    """Of the run that the directory was shown as; None if it never was.
+    """Returns the W&B id of the directory's run; None if it was never shown.
 
     Raises:
         RunError: The file is damaged.
@@ -173,8 +173,8 @@ def _known_id(path: Path) -> str | None:
 
 
 def main(control_fd: int) -> int:
-    """Runs the process: shows what each byte on standard input announces, and what is left when that ends."""
-    # W&B starts a process too, which must not hold the connection to ours.
+    """Runs the process: shows rows for each byte on standard input, and the rest when that ends."""
+    # W&B also starts a process, which must not hold our connection.
     os.set_inheritable(control_fd, False)
     connection = Connection(control_fd)
     try:
@@ -185,7 +185,7 @@ def main(control_fd: int) -> int:
     except Exception as error:
         with suppress(OSError):
             connection.send_bytes(" ".join(f"{type(error).__name__}: {error}".split()).encode())
-        # What W&B does at the end of a process would wait for what has just failed.
+        # W&B's exit handlers would wait for the failed service.
         os._exit(1)
     return 0
 
@@ -194,7 +194,7 @@ def _begin(project: str, **settings: Any) -> Any:
     import wandb
 
     entity, _, project = project.rpartition("/")
-    # Not the command line, in which there can be passwords; nor what is printed, the packages and the repository.
+    # Neither the command line, which may contain passwords, nor output, packages and repository.
     private: dict[str, Any] = {"console": "off", "disable_git": True, "save_code": False, "x_disable_meta": True,
                "x_disable_machine_info": True, "x_save_requirements": False, "host": ""}
     return wandb.init(project=project, entity=entity or None, resume="allow", **settings, settings=wandb.Settings(
@@ -203,7 +203,7 @@ def _begin(project: str, **settings: Any) -> Any:
 
 
 def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
-    """Shows each row that W&B does not know yet, until no more come; then the summary."""
+    """Shows each row that W&B does not have, until no more come; then the summary."""
     first, position, is_open = run.step, 0, True
     while is_open:
         is_open = await_more()
@@ -220,7 +220,7 @@ def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
 
 
 def _whole_rows(path: Path, position: int) -> tuple[list[RoundRow], int]:
-    """Rows from that position on, and the one after them: of a row that is written only in part, its begin."""
+    """Returns rows from that position on, and the next position, at the start of an incomplete row."""
     found = b""
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(position)

@@ -1,1 +1,1 @@
-"""A trained policy in other forms: ONNX, video."""
+"""Exports a trained policy: ONNX, video."""

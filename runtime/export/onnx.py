@@ -1,4 +1,4 @@
-"""A run's policy as one ONNX file: from raw observations to the environment's own actions, without this program."""
+"""Exports a run's policy as one ONNX file, from raw observations to the environment's own actions."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from runtime.errors import RunError
 from runtime.records.files import write_atomically
 
 OPSET, IR_VERSION = 17, 8
-"""Of 2022: what reads the file need not be new."""
+"""Opset of 2022, for older readers."""
 
 
 def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> str:
-    """Writes the policy with its best action: the Gaussian's mean, or the action of the largest probability.
+    """Writes the policy with its best action: the Gaussian's mean, or the most probable action.
 
-    Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium
-    flattens anything else, or uint8 ``[batch, F·C, H, W]``. Of a picture beside something there are two: ``picture``,
-    uint8 ``[batch, C, H, W]``, and ``vector``, float32 ``[batch, V]``, all else as Gymnasium flattens it.
-    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or of
-    several choices int64 ``[batch, …]``; and what it was made of, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
-    ``[batch, n]``, those of several choices one after the other. A Gaussian's ``log_std``, float32 ``[A]``, is there,
-    too, so that actors can sample by the file (`runtime.export.onnx_policy`). If the environment says which actions are
-    allowed, ``action_mask``, bool ``[batch, n]``, is the last input, and ``action`` is one of those.
+    Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium flattens
+    anything else, or uint8 ``[batch, F·C, H, W]``. A picture with other observations makes two inputs: ``picture``,
+    uint8 ``[batch, C, H, W]``, and ``vector``, float32 ``[batch, V]``, the rest as Gymnasium flattens it.
+    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or for
+    several choices int64 ``[batch, …]``; and its distribution, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
+    ``[batch, n]``, concatenated for several choices. A Gaussian also has ``log_std``, float32 ``[A]``, so that actors
+    can sample from the file (`runtime.export.onnx_policy`). If the environment says which actions are allowed,
+    ``action_mask``, bool ``[batch, n]``, is the last input, and ``action`` is an allowed one.
 
     Args:
         weights: A WEIGHTS message.
-        environment: Whose spaces the policy acts in, as `load_run_policy` returns it.
-        facts: Kept in the file's metadata.
+        environment: The policy's environment, from `load_run_policy`.
+        facts: Stored in the file's metadata.
 
     Returns:
-        What it is, for people.
+        A description for people.
 
     Raises:
         SchemaError: The policy does not fit the environment.
@@ -204,7 +204,7 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
 
 
 def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
-    """The most probable value of each choice: those of fewer values than the most have none of the rest."""
+    """Returns the most probable value of each choice; shorter choices are padded with impossible values."""
     places = np.full((len(counts), max(counts)), sum(counts))
     for choice, count in enumerate(counts):
         places[choice, :count] = np.arange(count) + sum(counts[:choice])

@@ -1,4 +1,4 @@
-"""A policy of your own as an ONNX file, which actors run: checked here before anything is paid for."""
+"""A policy of your own as an ONNX file for actors, checked here before anything is paid for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from runtime.errors import RunError
 from runtime.records.files import read_regular
 
 COPIES = 4
-"""An actor has the message, the graph in it, what onnxruntime reads of that, and weights as it multiplies by them."""
+"""An actor holds the message, the graph in it, onnxruntime's copy of the graph, and weights prepared for multiplying.
+"""
 ACTOR_MIB = 256
 """Memory of an actor with a small environment and onnxruntime, without a graph."""
 PATIENCE_S = 60.0
@@ -44,13 +45,13 @@ def check_request(what: str, message: bytes) -> None:
 
 
 class OnnxPolicy:
-    """A graph, and how actors act by what it gives.
+    """A graph, and how actors act by its outputs.
 
-    It is read without onnxruntime, and run once by `check` if onnxruntime is installed here.
+    It is read without onnxruntime, and `check` runs it once if onnxruntime is installed here.
 
     Attributes:
-        weights: The message that actors get.
-        policy_version: As it was given.
+        weights: The message for actors.
+        policy_version: As given.
     """
 
     def __init__(self, graph: str | os.PathLike[str] | bytes, act: str = "gaussian", epsilon: float = 0.0,
@@ -59,15 +60,14 @@ class OnnxPolicy:
 
         Args:
             graph: An ONNX file, or the bytes of one.
-            act: What its outputs are: ``gaussian`` (``mean`` and ``log_std``), ``squashed_gaussian`` (the same; tanh
-                and the bounds of the action space follow), ``categorical`` (``logits``), ``epsilon_greedy``
-                (``q_values``), ``actions`` (``action``), or ``uniform`` between the bounds (``mean``, which is not
-                read).
-            epsilon: Chance of any action, if it is ``epsilon_greedy``.
-            policy_version: What trajectories say of who acted.
+            act: Kind of its outputs: ``gaussian`` (``mean`` and ``log_std``), ``squashed_gaussian`` (the same, followed
+                by tanh and the action space's bounds), ``categorical`` (``logits``), ``epsilon_greedy`` (``q_values``),
+                ``actions`` (``action``), or ``uniform`` between the bounds (``mean``, which is not read).
+            epsilon: Probability of a random action, for ``epsilon_greedy``.
+            policy_version: Version to record in trajectories.
 
         Raises:
-            RunError: The file cannot be read, or no actor may run what it holds.
+            RunError: The file cannot be read, or actors may not run it.
         """
         self._source = str(graph) if isinstance(graph, str | os.PathLike) else "OnnxPolicy"
         try:
@@ -88,12 +88,12 @@ class OnnxPolicy:
             raise RunError(f"{self._source}: {error}") from None
 
     def check(self, spaces: Spaces, *, memory_mib: int | None = None, has_cache: bool = True) -> None:
-        """Makes sure that actors can act by it.
+        """Checks that actors can act by it.
 
         Args:
-            spaces: Of the environment.
-            memory_mib: Memory of an actor's function; None if it is not limited.
-            has_cache: Whether actors get it from a cache; else it must fit AWS Lambda's request.
+            spaces: The environment's spaces.
+            memory_mib: Memory of an actor's function; None = unlimited.
+            has_cache: Whether actors get it from a cache; otherwise it must fit an AWS Lambda request.
 
         Raises:
             RunError: They cannot.

@@ -20,7 +20,7 @@ from runtime.records.policy_file import load_run_policy
 
 Array = NDArray[Any]
 _Batch = tuple[Array, ...]
-"""Observations, ``[batch, …]``; or pictures, and the vectors beside them."""
+"""Observations, ``[batch, …]``; or pictures, and their vectors."""
 
 
 def load_policy(
@@ -34,16 +34,16 @@ def load_policy(
     """Loads a policy of a run, or an exported ONNX file.
 
     Args:
-        path: A run's directory, or a file that ``export --onnx`` wrote, which needs the package onnxruntime.
-        best: Take the policy of the run's best evaluation, not the one that reached the target or else the newest.
-        seed: Of the noise of sampled actions, or a generator that draws it; None draws a fresh seed.
-        environment: The run's environment; needed where the run was downloaded and its environment is code of your
-            own; None for what the run says.
-        trust: Run the code that the run names.
+        path: A run's directory, or a file from ``export --onnx``, which needs the package onnxruntime.
+        best: Whether to take the policy of the run's best evaluation, instead of the one that reached the target or
+            else the newest.
+        seed: Seed or generator for the noise of sampled actions; None draws a fresh seed.
+        environment: Overrides the run's environment; needed if a downloaded run's environment is code of your own.
+        trust: Whether to run code that the run names.
 
     Raises:
         RunError: There is no such policy, it cannot be read, onnxruntime is not installed, or a downloaded run names
-            code; or ``best`` was asked of an exported file.
+            code; or ``best`` was requested from an exported file.
         UnusableEnvironmentError: The run's environment cannot be made here; its action space is needed.
     """
     place = Path(path)
@@ -59,15 +59,15 @@ class TrainedPolicy(ABC):
     """A policy that acts in its environment.
 
     Attributes:
-        environment_id: The environment that the policy was trained in.
-        policy_version: Updates that made the policy.
-        observation_shape: Shape of one observation, ``[…]``: as the environment gives it, if that is a Box; else
-            flattened, ``[O]``; or of stacked frames, ``[F·C, H, W]``, if it shows pixels; or of the picture, ``[C, H,
-            W]``, if there is something beside it.
+        environment_id: Environment in which the policy was trained.
+        policy_version: Number of updates that made the policy.
+        observation_shape: Shape of one observation, ``[…]``: the environment's for a Box, otherwise flattened, ``[O]``;
+            for pixels that of stacked frames, ``[F·C, H, W]``; that of the picture, ``[C, H, W]``, if there are other
+            observations.
         observation_dtype: float32 for numbers, uint8 for pixels.
-        vector_size: Numbers ``V`` beside a picture; 0 if there is no picture, or nothing beside it.
-        mask_size: Values ``M`` of all choices, which an action mask has; 0 if it takes none.
-        needs_mask: Whether there must be one, because the environment gives it.
+        vector_size: Numbers ``V`` next to a picture; 0 without.
+        mask_size: Values ``M`` of all choices in an action mask; 0 without masks.
+        needs_mask: Whether a mask is required, because the environment has one.
     """
 
     environment_id: str
@@ -83,30 +83,29 @@ class TrainedPolicy(ABC):
                 f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})")
 
     def predict(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> Array | int:
-        """Chooses an action for one observation, or one for each of a batch.
+        """Chooses an action for one observation, or for each of a batch.
 
         Args:
-            observation: ``[…]`` of `observation_shape`, or a batch of them, ``[batch, …]``. Numbers are converted to
-                float32; pixels must be uint8. If the environment observes no Box (Dict, Discrete, …), one observation
-                as it gives it, or what `gymnasium.spaces.flatten` makes of it, ``[O]`` or ``[batch, O]``; an exported
-                file takes the latter. If it shows a picture beside something, one observation as it gives it, or a
-                tuple of the picture, uint8 ``[C, H, W]``, and all else flattened, float32 ``[V]``, or of a batch of
-                each; an exported file takes the tuple.
-            deterministic: Take the Gaussian's mean, or the most probable action, as evaluations do. Otherwise sample
-                the action, as training does.
-            action_mask: Which values of each choice are allowed, ``[M]`` of zeros and ones, or ``[batch, M]``: what
-                the environment gives in ``info["action_mask"]``. If it is a part of the observation, it is taken from
-                one that is given as the environment gives it.
+            observation: ``[…]`` of `observation_shape`, or a batch, ``[batch, …]``. Numbers are converted to float32;
+                pixels must be uint8. For spaces other than Box (Dict, Discrete, …), one observation in the
+                environment's form, or flattened by `gymnasium.spaces.flatten`, ``[O]`` or ``[batch, O]``; an exported
+                file takes the latter. For a picture with other observations, one observation in the environment's
+                form, or a tuple of the picture, uint8 ``[C, H, W]``, and the rest flattened, float32 ``[V]``, or of a
+                batch of each; an exported file takes the tuple.
+            deterministic: Whether to take the Gaussian's mean or the most probable action, as evaluations do. Otherwise
+                the action is sampled, as in training.
+            action_mask: Allowed values of each choice, ``[M]`` of zeros and ones, or ``[batch, M]``, from the
+                environment's ``info["action_mask"]``. If the mask is part of the observation, it is taken from an
+                observation in the environment's form.
 
         Returns:
-            What the environment's ``step`` takes: float32 of the action space's shape, within its bounds; a whole
-            number; or int64 of a MultiDiscrete's or MultiBinary's shape. Of a batch, an array with one row for each
+            An action for the environment's ``step``: float32 of the action space's shape, within its bounds; a whole
+            number; or int64 of a MultiDiscrete's or MultiBinary's shape. For a batch, an array with one row per
             observation.
 
         Raises:
-            ValueError: The observation has another shape or type than the policy takes, or the mask has, or it is
-                missing.
-            RunError: An exported file is to sample: it holds the deterministic action only.
+            ValueError: The observation or the mask has the wrong shape or type, or the mask is missing.
+            RunError: An exported file cannot sample, because it has only the deterministic action.
         """
         batch, is_single = self._batch(self._parts(observation))
         if action_mask is None and isinstance(observation, Mapping):
@@ -132,7 +131,7 @@ class TrainedPolicy(ABC):
         return arrays, is_single[0]
 
     def _rows(self, observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, bool]:
-        """Returns observations as a batch of this shape and type, and whether one alone was given."""
+        """Returns observations as a batch of this shape and type, and whether there was only one."""
         array = np.asarray(observation)
         if array.shape != shape and array.shape[1:] != shape or array.ndim == 0:
             raise ValueError(f"{self.environment_id}: expected an observation of shape {list(shape)}, or a batch of "
@@ -145,13 +144,13 @@ class TrainedPolicy(ABC):
 
     @abstractmethod
     def _parts(self, observation: Any) -> Any:
-        """A tuple of what the policy takes: an observation, or a picture and a vector.
+        """Returns the policy's inputs: an observation, or a picture and a vector.
 
-        One observation as the environment gives it, if that is no Box, is flattened; anything else stays as it is.
+        A single observation in the environment's form is flattened, if that is not a Box.
         """
 
     def _masks(self, action_mask: Any, count: int) -> Array | None:
-        """Masks of a batch, bool ``[count, M]``; None if there are none."""
+        """Returns masks of a batch, bool ``[count, M]``, or None."""
         if action_mask is None and self.mask_size and self.needs_mask:
             raise ValueError(f"{self.environment_id} says which actions are allowed: give action_mask, "
                              f"{self.mask_size} of 0 and 1")
@@ -173,7 +172,7 @@ class TrainedPolicy(ABC):
 
 
 class _RunPolicy(TrainedPolicy):
-    """The policy of a run's directory, with the actors' own inference in numpy."""
+    """A run's policy, with the actors' own inference in numpy."""
 
     def __init__(
         self, directory: Path, generator: np.random.Generator, environment_id: str | None, *, is_best: bool, trust: bool
@@ -224,7 +223,7 @@ class _RunPolicy(TrainedPolicy):
 
 
 class _OnnxPolicy(TrainedPolicy):
-    """The policy of an exported file, with onnxruntime."""
+    """An exported policy, with onnxruntime."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -259,7 +258,7 @@ def _contexts(masks: Array | None, count: int) -> list[Context]:
 
 
 def _open_session(path: Path) -> Any:
-    """Opens the file, which must be one that ``export --onnx`` wrote.
+    """Opens a file from ``export --onnx``.
 
     Raises:
         RunError: It is missing or something else, or onnxruntime is not installed.

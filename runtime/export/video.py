@@ -1,4 +1,4 @@
-"""An evaluated episode as a video."""
+"""Records an evaluated episode as a video."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from runtime.records.files import check_place
 
 VIDEO_S_MAX = 300.0
 FRAMES_PER_S_MAX = 60.0
-"""Of what an environment shows oftener, every second frame, or third, … is taken."""
+"""Faster environments contribute every second or third frame, and so on."""
 CODECS = {".mp4": "vp09", ".webm": "VP80"}
-"""By a file's ending: what browsers play of all that OpenCV can write. VP9 takes several times as long as VP8."""
+"""By suffix, the formats that OpenCV writes and browsers play. VP9 takes several times longer than VP8."""
 _GAME_FRAMES_PER_S = 60.0
 _FRAMES_PER_S = 30.0
-"""Where the environment does not say."""
+"""Default frame rate."""
 _FOLLOWING = (1, 2)
-"""MuJoCo's mjCAMLIGHT_TRACK and mjCAMLIGHT_TRACKCOM: a camera that moves with a body, or with a centre of mass."""
+"""MuJoCo's mjCAMLIGHT_TRACK and mjCAMLIGHT_TRACKCOM: cameras that move with a body, or with a center of mass."""
 
 
 def choose_renderer() -> None:
-    """Has MuJoCo and pygame draw without a screen if there is none; to be called before they are loaded."""
+    """Makes MuJoCo and pygame draw without a screen if there is none; call it before they are loaded."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ["MUJOCO_GL"] = os.environ.get("MUJOCO_GL") or "egl"
         if not os.environ.get("WAYLAND_DISPLAY"):
-            # Otherwise SDL looks for one, and prints an error that is none.
+            # Otherwise SDL looks for a screen, and prints a misleading error.
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
@@ -43,23 +43,23 @@ class Video:
     """Films one environment until `end`: a frame after each reset and each of its own steps, at its own speed."""
 
     def __init__(self, path: Path, environment: ActorEnvironment) -> None:
-        """Has the environment draw itself; opens nothing yet.
+        """Makes the environment draw itself; opens nothing yet.
 
         Args:
-            path: Ends in one of `CODECS`.
-            environment: It is drawn as its creator makes it, unwrapped: without a wrapper's smaller or grey pictures.
+            path: Has a suffix in `CODECS`.
+            environment: Drawn unwrapped, without a wrapper's smaller or gray pictures.
 
         Raises:
             RunError: The environment cannot be drawn.
         """
         self.path = path
-        # Anything: its methods are replaced while it is filmed.
+        # Any, because its methods are replaced during filming.
         self._environment: Any = environment.gymnasium_environment.unwrapped
         self._name = environment.environment_id
         self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
         if "rgb_array" not in self._environment.metadata.get("render_modes", ()):
             raise self._refusal("it has no render mode rgb_array")
-        # The environment was made for actors, who look at nothing.
+        # The environment was made for actors, without rendering.
         self._environment.render_mode = "rgb_array"
         follow_body(self._environment)
         frames_per_s = _GAME_FRAMES_PER_S if atari.is_game(self._environment) else float(
@@ -83,10 +83,10 @@ class Video:
 
     @contextmanager
     def filming(self) -> Iterator[None]:
-        """Films inside; afterwards the file is there, whole, or nothing is.
+        """Films inside the block; afterwards the file is complete, or does not exist.
 
         Raises:
-            RunError: The environment cannot be drawn, which its methods raise, or the file cannot be written.
+            RunError: The environment cannot be drawn, or the file cannot be written.
         """
         bare = self._environment
         step, reset = bare.step, bare.reset
@@ -101,12 +101,12 @@ class Video:
             self._temporary.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Nothing that follows is filmed."""
+        """Stops filming."""
         self._is_over = True
 
     def _filmed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            # Some reset() takes a step itself: what it shows then is not drawn.
+            # Some reset() methods take a step themselves, which is not drawn.
             is_within, self._is_within = self._is_within, True
             try:
                 result = method(*arguments, **options)
@@ -122,7 +122,7 @@ class Video:
             frame = self._frame()
             if self._writer is None:
                 self._writer = _open_writer(self._temporary, frame.shape, self.frames_per_s, self.path)
-            # OpenCV's colours are blue, green, red.
+            # OpenCV's colors are blue, green, red.
             self._writer.write(np.ascontiguousarray(frame[..., ::-1]))
             self.frames += 1
             self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
@@ -133,7 +133,7 @@ class Video:
 
         self._writer.release()
         written = cv2.VideoCapture(str(self._temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
-        # Of a .webm, it follows from the length in milliseconds.
+        # For a .webm, this follows from the length in milliseconds.
         if abs(written - self.frames) > 1 + 0.01 * self.frames:
             raise RunError(f"--video {self.path}: cannot be written: {max(written, 0.0):.0f} of {self.frames} frames "
                            "are there; is the disk full?")
@@ -141,10 +141,10 @@ class Video:
 
 
 def follow_body(environment: Any) -> None:
-    """Has a MuJoCo environment be drawn by the first camera of its model that follows a body.
+    """Makes MuJoCo draw an environment from its model's first camera that follows a body.
 
-    Gymnasium's own default stands still, so that whoever walks leaves the picture. Nothing changes without such a
-    camera, or if whoever made the environment chose a view.
+    Gymnasium's default camera is fixed, so walkers leave the picture. Nothing changes without such a camera, or if the
+    environment's creator chose a view.
 
     Args:
         environment: Unwrapped; any.
@@ -162,7 +162,7 @@ def check_path(path: Path) -> None:
     """Checks that a video can be written.
 
     Raises:
-        RunError: Not there, or OpenCV is not installed.
+        RunError: It cannot, or OpenCV is not installed.
     """
     try:
         import cv2  # noqa: F401
@@ -185,7 +185,7 @@ def _open_writer(temporary: Path, shape: tuple[int, ...], frames_per_s: float, p
 
 
 def advice() -> str:
-    """What helps where MuJoCo cannot be drawn, or not even be loaded: nearly always it is OpenGL; else nothing."""
+    """Returns advice if MuJoCo cannot draw or load, nearly always because of OpenGL; otherwise nothing."""
     if not {"mujoco", "OpenGL"} & sys.modules.keys():
         return ""
     return (f"\nMUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}. Without a screen: MUJOCO_GL=egl with a GPU's "

@@ -1,4 +1,4 @@
-"""Where actors run: one file for each kind of fleet and one for its settings, chosen by ``fleet.kind``."""
+"""Fleets, which run actors: one file per kind and one for its settings, chosen by ``fleet.kind``."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from pathlib import Path
 ACTOR_HANDLER = "lambda_actor.handler:handler"
 """The actor function."""
 ACTORS_HANDLER = "lambda_actor.handler:handler_together"
-"""The same for several events at once."""
+"""The actor function for several events at once."""
 ACTOR_VARIABLES = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
     "PYTHONHASHSEED": "0"}
-"""Of a process with environments: one thread; and sets in the same order everywhere, or no episode can be replayed."""
+"""Environment variables of processes with environments: one thread, and a fixed hash order, which replayed episodes
+need.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSetup:
-    """What a fleet is made from; a fleet reads what concerns it.
+    """Everything a fleet may need; each kind reads its part.
 
     Attributes:
         concurrency: Actors that may run at once.
         timeout_s: Seconds after which an actor is ended.
         memory_mib: Memory of the actor function in MiB.
-        log_path: File for what actors print, if they run on this machine.
-        credentials: Environment variables for the actors alone, by name.
+        log_path: File for the actors' output, if they run on this machine.
+        credentials: Environment variables for the actors only, by name.
         function_arn: ARN of the deployed actor function; empty on this machine.
-        handler: What processes of this machine, or of a Ray cluster, run, as ``module:function``.
-        together: Invocations that a process of this machine serves at once, at most; with more than one, ``handler``
-            takes several events and returns their answers, be it exceptions.
-        descriptors: Open files that processes of this machine inherit, under the same numbers.
-        process_name: What a process of this machine is called where people are told of it.
-        is_batch: Whether those take no longer together than one alone. Then none is served alone where more wait.
+        handler: Handler that processes of this machine or of a Ray cluster run, ``module:function``.
+        together: Most invocations that a process of this machine serves at once. Above 1, ``handler`` takes several
+            events and returns their answers or exceptions.
+        descriptors: Open files that processes of this machine inherit, with the same numbers.
+        process_name: Name of such a process in messages.
+        is_batch: Whether several take no longer than one. Then no invocation is served alone while others wait.
     """
 
     concurrency: int

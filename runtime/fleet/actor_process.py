@@ -1,7 +1,7 @@
-"""One process of the local fleet: runs the very handler that Lambda runs, an actor's or a learner's, event by event.
+"""A process of the local fleet, which runs the same handler as Lambda, an actor's or a learner's.
 
-Or one that serves several events at once. Speaks length-prefixed JSON over an inherited socket, and ends with the
-fleet; see `runtime.processes.inside`.
+It may serve several events at once. It speaks length-prefixed JSON over an inherited socket, and ends with the fleet;
+see `runtime.processes.inside`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(control_fd: int, name: str, is_together: bool) -> None:
     """Serves events with a handler, ``module:function``, until the fleet hangs up.
 
     Args:
-        is_together: Whether the handler takes several events; else there is one in each message.
+        is_together: Whether the handler takes several events; otherwise each message has one.
     """
     connection, events = connect(control_fd)
     try:
@@ -42,19 +42,19 @@ def main(control_fd: int, name: str, is_together: bool) -> None:
         asked = json.loads(events.get())
         replies = _serve_together(handler, asked) if is_together else [serve(handler, asked[0])]
         if os.getpid() != process_id:
-            # The environment forked, and this is the copy.
+            # The environment forked, and this is the child.
             os._exit(0)
         for reply in replies:
             _send(connection, reply)
 
 
 def serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
-    """Calls a handler; returns its response or what it raised, and the CPU seconds that it took."""
+    """Calls a handler, and returns its response or exception, and the CPU seconds used."""
     return _serve_together(lambda events, context: [handler(events[0], context)], [event])[0]
 
 
 def _serve_together(handler: _Several, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for several events, which share the CPU seconds evenly."""
+    """Calls a handler with several events, which share the CPU seconds evenly."""
     started_cpu_s = time.process_time()
     try:
         answers = handler(events, None)

@@ -1,4 +1,4 @@
-"""Answers of a process in which an environment's code runs, and may have written to the connection itself."""
+"""Reads answers of processes that run an environment's code, which may itself have written to the connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from runtime.records.files import INTEGER_MAX, json_object
 
 ANSWER_BYTES_MAX = 2**24
-"""The longest answer that a trial or an evaluation gives."""
+"""Longest answer of a trial or an evaluation."""
 JUNK = ("wrote to the connection that its process answers on; allowed: files and connections that it has opened itself")
 
 
@@ -17,10 +17,10 @@ def answer(message: bytes, *shapes: Mapping[str, tuple[type, ...]]) -> dict[str,
 
     Args:
         message: JSON.
-        shapes: What it may be: the types of its values by key. No number is negative.
+        shapes: Allowed answers: the types of their values by key. No number is negative.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The answer has another form.
     """
     found = json_object(message)
     for shape in shapes:

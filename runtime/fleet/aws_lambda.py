@@ -1,8 +1,8 @@
 """The AWS Lambda fleet: one synchronous invocation of the actor function for each actor.
 
-Each open invocation has a thread that waits for its answer. What surely did not run (throttled, refused by an internal
-error, no connection) is tried again with growing, jittered pauses, under the same invocation id; what may have run is
-not: it ends as crashed, is counted at the most that it can have cost, and whoever asked for it may ask for another.
+Each open invocation has a thread that waits for its answer. A request that certainly did not run (throttled, an
+internal error, no connection) is repeated with growing, jittered pauses, under the same invocation id. One that may
+have run is not: it ends as crashed, is billed at its possible maximum, and the caller may start another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runtime.records.files import json_object
 _ANSWER_MARGIN_S = 15
 _CONNECT_TIMEOUT_S = 10
 ABANDON_GRACE_S = 3.0
-"""An actor learns within about a second that nobody waits for it; its bill then takes a moment."""
+"""An actor notices within about a second that it is not wanted; its bill takes a moment more."""
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
 
 _PASSING_CONFLICTS = ("ResourceConflictException", "CodeArtifactUserPendingException")
@@ -43,18 +43,18 @@ _REPORT = re.compile(
 
 @dataclass(frozen=True)
 class Report:
-    """What Lambda bills for one invocation, start-up included; ``init_s`` is the start-up's part of it."""
+    """Lambda's bill for one invocation, startup included; ``init_s`` is the startup's share."""
 
     billed_s: float
     init_s: float
 
 
 def parse_report(log: str, request_id: str) -> Report | None:
-    """What the log's REPORT line of that request says; None if there is none."""
+    """Returns the bill in the log's REPORT line of that request, or None."""
     lines = [found for found in _REPORT.finditer(log) if found["request"] == request_id]
     if not lines:
         return None
-    # The last one: what comes before may have been printed by the environment.
+    # The last one; the environment may have printed similar lines before.
     duration_s, billed_s, init_s = (float(lines[-1][name] or 0) / 1000 for name in ("duration", "billed", "init"))
     return Report(billed_s, min(init_s, max(0.0, billed_s - duration_s)))
 
@@ -62,16 +62,16 @@ def parse_report(log: str, request_id: str) -> Report | None:
 def lambda_client(
     function_arn: str, *, timeout_s: float, concurrency: int, session: Session | None = None
 ) -> Any:
-    """A boto3 client that waits out the function's time limit and never repeats a request by itself.
+    """Makes a boto3 client that waits out the function's time limit and never repeats a request by itself.
 
     Args:
-        function_arn: The function's, or its alias'.
+        function_arn: ARN of the function or its alias.
         timeout_s: The function's time limit in seconds.
         concurrency: Invocations at once.
-        session: None = what the environment says.
+        session: None = from the environment.
 
     Raises:
-        FleetError: The ARN is none, or boto3 refuses its settings.
+        FleetError: The ARN is invalid, or boto3 refuses its settings.
     """
     words = function_arn.split(":")
     if len(words) < 7 or words[2] != "lambda":
@@ -86,16 +86,16 @@ def lambda_client(
 
 
 def available_concurrency(client: Any, function_arn: str, wanted: int, *, others: int = 0) -> int:
-    """How many of ``wanted`` actors Lambda can run at once: the function's reserve, or what the account has left.
+    """Returns how many of ``wanted`` actors Lambda can run at once, by the function's reserve or the free quota.
 
     Args:
-        client: Of Lambda.
-        function_arn: The actors'.
-        wanted: So many at most.
-        others: Functions of the deployment that run beside them.
+        client: Lambda client.
+        function_arn: ARN of the actors' function.
+        wanted: Upper limit.
+        others: Other functions of the deployment that run at the same time.
 
     Raises:
-        FleetError: None, or Lambda does not say.
+        FleetError: There is no room, or Lambda does not say.
     """
     function = ":".join(function_arn.split(":")[:7])
     try:
@@ -103,7 +103,7 @@ def available_concurrency(client: Any, function_arn: str, wanted: int, *, others
         available: int | None = answer.get("ReservedConcurrentExecutions")
         whose = f"reserved for {function}"
         if available is None:
-            # One is left to the guard, which would be blind without it.
+            # One is reserved for the guard, which would be blind without it.
             unreserved: int = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
             available = unreserved - 1 - others
             whose = f"that the account has left unreserved, less {1 + others} for the guard and others,"
@@ -116,7 +116,7 @@ def available_concurrency(client: Any, function_arn: str, wanted: int, *, others
 
 @dataclass(eq=False)
 class _Call:
-    """One invocation until its outcome is known; the fleet's lock guards it."""
+    """One invocation until its outcome is known; guarded by the fleet's lock."""
 
     invocation: Invocation
     is_sent: bool = False
@@ -127,9 +127,9 @@ class _Call:
 class LambdaFleet:
     """Runs invocations on AWS Lambda; see `runtime.ports.fleet.Fleet`.
 
-    Lambda cannot be told to end an invocation. So whoever abandons one closes its door in the cache first: its actor
-    sees that within about a second, ends by itself, and its real bill arrives. One that does not is counted at its
-    whole time limit, and keeps its place until Lambda ends it.
+    Lambda cannot end an invocation. So the caller first closes an abandoned invocation's door in the cache: the actor
+    notices within about a second and ends, and its real bill arrives. An actor that does not is billed for its whole
+    time limit, and counts as running until Lambda ends it.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class LambdaFleet:
         concurrency: int,
         client: Any = None,
     ) -> None:
-        """Prepares invocations of a function that is there.
+        """Prepares invocations of a deployed function.
 
         Args:
             function_arn: ARN of the function's alias, or of a version.
             timeout_s: The function's time limit in seconds.
             concurrency: Invocations at once; see `available_concurrency`.
-            client: As `lambda_client` makes it, which is the default.
+            client: Defaults to that of `lambda_client`.
 
         Raises:
             FleetError: No client can be made.
@@ -166,7 +166,7 @@ class LambdaFleet:
         """Queues these actors for the next free threads.
 
         Raises:
-            FleetError: Not a single thread can be started.
+            FleetError: No thread can be started.
         """
         calls = [_Call(invocation) for invocation in invocations]
         with self._changed:
@@ -194,7 +194,7 @@ class LambdaFleet:
         return outcomes
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Ends those that wait; awaits the bill of those that run for a moment longer."""
+        """Drops waiting invocations; waits a moment for the bills of running ones."""
         with self._changed:
             for call in [self._calls[one] for one in invocation_ids if one in self._calls]:
                 call.is_abandoned.set()
@@ -204,7 +204,7 @@ class LambdaFleet:
                     self._report_unstarted(call)
 
     def close(self) -> None:
-        """Ends without waiting: Lambda cannot end what runs, and threads that wait for it do not keep a process."""
+        """Returns at once: Lambda cannot end running invocations, and waiting threads do not keep the process alive."""
         with self._changed:
             if self._is_closed:
                 return
@@ -236,7 +236,7 @@ class LambdaFleet:
                 self._unfinished -= 1
 
     def _invoke(self, call: _Call) -> None:
-        """Invokes until there is an outcome, or nobody wants it any more."""
+        """Invokes until there is an outcome, or the invocation is abandoned."""
         pause_s = _PAUSE_FIRST_S
         while self._mark_sent(call):
             outcome = self._attempt(call.invocation)
@@ -248,7 +248,7 @@ class LambdaFleet:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _attempt(self, invocation: Invocation) -> Outcome | None:
-        """One request; None if it did not run and should be tried again."""
+        """Sends one request; returns None if it did not run and should be repeated."""
         try:
             answer = self._client.invoke(
                 FunctionName=self._function_arn, InvocationType="RequestResponse", LogType="Tail",
@@ -272,13 +272,13 @@ class LambdaFleet:
     # Under the lock, or taking it
 
     def _mark_sent(self, call: _Call) -> bool:
-        """False if nobody wants it any more."""
+        """Returns False if the invocation was abandoned."""
         with self._changed:
             call.is_sent = self._is_open(call)
             return call.is_sent
 
     def _mark_unsent(self, call: _Call) -> None:
-        """It did not run; so if it was abandoned meanwhile, it never started."""
+        """Records that it did not run; if it was abandoned meanwhile, it never started."""
         with self._changed:
             call.is_sent = False
             if call.is_abandoned.is_set():
@@ -291,7 +291,7 @@ class LambdaFleet:
             self._report(call, outcome)
 
     def _report(self, call: _Call, outcome: Outcome) -> None:
-        """Reports it unless it was before."""
+        """Reports the outcome once."""
         if self._is_open(call):
             del self._calls[outcome.invocation_id]
             self._outcomes.append(outcome)
@@ -343,7 +343,7 @@ def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, time
 
 
 def _log(answer: Mapping[str, Any]) -> str:
-    """The end of the invocation's log; empty if it cannot be read."""
+    """Returns the end of the invocation's log; empty if unreadable."""
     try:
         return base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
     except ValueError:
@@ -351,7 +351,7 @@ def _log(answer: Mapping[str, Any]) -> str:
 
 
 def _function_error(content: Mapping[str, Any], payload: bytes) -> tuple[OutcomeStatus, str]:
-    """Status and text of an invocation whose function failed."""
+    """Returns status and error of an invocation whose function failed."""
     fields = content or {"errorMessage": payload[:200].decode(errors="replace")}
     kind, message = str(fields.get("errorType") or ""), str(fields.get("errorMessage") or "")
     if kind in _CRASHES:

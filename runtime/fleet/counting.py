@@ -1,4 +1,4 @@
-"""A fleet whose bill is counted: steps of its actors times the seconds that a step takes."""
+"""Fleets with a computed bill: steps of their actors times the seconds per step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 
 class CountingLearner(PassingFleet):
-    """A fleet of the learner function that bills each invocation by what it trained on, with its start-up.
+    """A fleet of the learner function that bills each invocation by its samples and its startup.
 
-    If the function's answer does not say on how many samples, the measured seconds count.
+    If the answer does not state the number of samples, measured seconds count.
     """
 
     def __init__(self, fleet: Fleet, times: FunctionTimes, *, timeout_s: float) -> None:
-        """Bills the invocations of a fleet, which it closes with itself.
+        """Bills the invocations of a fleet, which it also closes.
 
         Args:
-            times: Is told what each invocation took.
+            times: Receives the duration of each invocation.
             timeout_s: ``learner.function.timeout_s``.
         """
         super().__init__(fleet)
@@ -29,7 +29,7 @@ class CountingLearner(PassingFleet):
         self._warm: set[int] = set()
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Starts these; those of one slot follow each other, and find warm what the last one left."""
+        """Starts these; invocations of one slot follow each other, and find the process warm."""
         self._begun |= {one.invocation_id: (one.event.get("slot", 0), len(one.event.get("published_versions", ())))
                         for one in invocations}
         super().start(invocations)
@@ -50,20 +50,20 @@ class CountingLearner(PassingFleet):
 
 
 class CountingFleet(PassingFleet):
-    """A fleet that bills each invocation by the steps that it made; see `runtime.ports.fleet.Fleet`.
+    """A fleet that bills each invocation by its steps; see `runtime.ports.fleet.Fleet`.
 
-    One that brought no trajectory counts as a whole fragment, and one that timed out until its time limit. Where an
-    episode is replayed, its steps count too, though a process that left it open here takes none of them again: in AWS
-    another one most likely continues it.
+    An invocation without a trajectory counts as a whole fragment, a timeout as the time limit. Replayed steps also
+    count, although a local process that kept the episode open does not repeat them: in AWS another process would
+    probably continue it.
     """
 
     def __init__(self, fleet: Fleet, rates: Rates, *, fragment_steps: int, timeout_s: float, speed: float) -> None:
-        """Bills the invocations of a fleet, which it closes with itself.
+        """Bills the invocations of a fleet, which it also closes.
 
         Args:
             fragment_steps: ``actor.fragment_steps``.
-            timeout_s: The most that is billed.
-            speed: Of the function that is billed; see `lambda_speed`.
+            timeout_s: Most that is billed.
+            speed: Speed of the billed function; see `lambda_speed`.
         """
         super().__init__(fleet)
         self._rates = rates

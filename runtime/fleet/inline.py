@@ -1,4 +1,4 @@
-"""A fleet without a cache: weights travel in the request, the trajectory in the response; ``cache.kind = none``."""
+"""A fleet without a cache: weights travel in requests, trajectories in responses; ``cache.kind = none``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _TRAJECTORY = "trajectory"
 
 
 class InlineFleet(PassingFleet):
-    """Puts messages into the events of another fleet, and takes them out of its outcomes.
+    """Puts messages into the events of another fleet, and takes them from its outcomes.
 
-    Is a `Fleet` of `runtime.ports.fleet` and, because the messages pass through it, the run's `Cache` too.
-    Nobody can tell an actor that it is not wanted any more: one that is given up plays on until its time limit at most.
+    It is a `Fleet` of `runtime.ports.fleet` and, because it carries the messages, also the run's `Cache`. It cannot
+    reach a running actor: an abandoned one plays until its time limit at most.
     """
 
     def __init__(self, fleet: Fleet, *, bytes_max: int) -> None:
-        """Carries messages for a fleet, which it closes with itself.
+        """Carries messages for a fleet, which it also closes.
 
         Args:
-            bytes_max: Largest trajectory that is taken.
+            bytes_max: Largest accepted trajectory.
         """
         super().__init__(fleet)
         self._bytes_max = bytes_max
@@ -37,17 +37,17 @@ class InlineFleet(PassingFleet):
     # The fleet
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Starts these actors with what they would fetch."""
+        """Starts these actors with everything they would fetch."""
         super().start([self._loaded(invocation) for invocation in invocations])
 
     # The cache
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
-        """Keeps a policy version for the actors that start with it."""
+        """Keeps a policy version for its actors."""
         self._weights[policy_version] = to_text(weights)
 
     def forget_weights(self, policy_version: int) -> None:
-        """Drops a version with which no actor will start any more."""
+        """Drops a version that no actor will need."""
         self._weights.pop(policy_version, None)
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
@@ -55,19 +55,19 @@ class InlineFleet(PassingFleet):
         self._episodes.update({episode_id: to_text(data) for episode_id, data in episodes.items()})
 
     def discard_episodes(self, episode_ids: Iterable[str]) -> None:
-        """Drops episodes that no actor will continue any more."""
+        """Drops episodes that no actor will continue."""
         for episode_id in episode_ids:
             self._episodes.pop(episode_id, None)
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
-        """Opens the door for these invocations' trajectories, one each."""
+        """Accepts one trajectory for each of these invocations."""
         self._doors.update(dict.fromkeys(invocation_ids))
 
     def take(self, invocation_id: str) -> bytes | None:
-        """Closes the door of one invocation, for good; returns its trajectory, if it has come.
+        """Stops accepting from one invocation, and returns its trajectory if it has arrived.
 
         Raises:
-            OversizedMessageError: It is larger than any trajectory may be.
+            OversizedMessageError: It is larger than a trajectory can be.
         """
         found = self._doors.pop(invocation_id, None)
         if found is not None and len(found) > self._bytes_max:
@@ -83,7 +83,7 @@ class InlineFleet(PassingFleet):
             "episode": self._episodes.get(event["episode_id"], "")})
 
     def _passed(self, outcome: Outcome) -> Outcome:
-        """The outcome without its trajectory, which is kept until it is taken."""
+        """Returns the outcome without its trajectory, which is kept until taken."""
         if outcome.response is None or _TRAJECTORY not in outcome.response:
             return outcome
         response: dict[str, Any] = dict(outcome.response)

@@ -10,7 +10,7 @@ from runtime.settings.fleet import FleetSettings
 
 
 class LambdaSettings(FleetSettings):
-    """Settings of actors that are invocations of a function."""
+    """Settings for actors that are invocations of a function."""
 
     unread: ClassVar[tuple[str, ...]] = ("fleet.processes", "environment.vector")
 

@@ -1,9 +1,9 @@
-"""The local fleet: warm processes on this machine, running the very handler that Lambda runs.
+"""The local fleet: warm processes on this machine that run the same handler as Lambda.
 
-A process that dies, hangs or raises costs the one invocation that it had: it is replaced by a fresh process, and the
-invocation ends with an outcome that says what happened. The processes live and die with this one.
+A process that dies, hangs or raises only costs the invocation that it had. It is replaced, and the outcome says what
+happened. The processes end with this one.
 
-A process may serve several invocations at once. If it dies or hangs then, nobody knows which of them it was: each is
+A process may serve several invocations at once. If it dies or hangs, the culprit is unknown, so each invocation is
 served once more, alone.
 """
 
@@ -35,22 +35,22 @@ _RESTART_PAUSE_S = 0.5
 _LENGTH = struct.Struct("!i")
 _CHUNK_BYTES = 2**20
 _MESSAGE_BYTES_MAX = 2**29
-"""More than the largest trajectory takes; less than four printed characters say as a length."""
+"""Above the largest trajectory, and below the length that four printed characters make."""
 _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
     {"ready": (bool,), "init_cpu_s": (float,)}, {"failed": (str,)},
     {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,)})
 LOG_BYTES_MAX = 64 * 2**20
-"""What the actors of a session print beyond it is not kept: an environment may print without end."""
+"""Limit for the actors' output in a session; an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
 _LOG_LOOK_S = 1.0
-"""Seconds between two looks at the log's size while actors play."""
+"""Seconds between checks of the log's size while actors play."""
 
 
 class _Channel:
-    """Messages to and from an actor process, framed as `multiprocessing.connection` does; never waits for it.
+    """Non-blocking messages to and from an actor process, framed like `multiprocessing.connection`.
 
-    Without a cache a message holds weights or a trajectory, and is larger than what a socket takes at once. A process
-    that stopped in the middle must not hold up the others.
+    Without a cache, a message holds weights or a trajectory, which exceeds a socket's buffer. A process that stops
+    halfway must not hold up the others.
     """
 
     def __init__(self, connection: connections.Connection) -> None:
@@ -63,11 +63,11 @@ class _Channel:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a part of a message waits to be sent."""
+        """Returns whether part of a message waits to be sent."""
         return bool(self._outgoing)
 
     def send(self, message: bytes) -> None:
-        """Begins to send a message; `flush` goes on."""
+        """Begins to send a message; `flush` continues."""
         self._outgoing += _LENGTH.pack(len(message)) + message
         self.flush()
 
@@ -78,12 +78,12 @@ class _Channel:
                 del self._outgoing[:os.write(self.fileno(), self._outgoing)]
 
     def receive(self) -> list[bytes]:
-        """The messages that are there as a whole.
+        """Returns the complete messages.
 
         Raises:
             EOFError: The other end is closed.
             OSError: The connection is broken.
-            ValueError: What is there is no message.
+            ValueError: The data is not a message.
         """
         with suppress(BlockingIOError):
             data = os.read(self.fileno(), _CHUNK_BYTES)
@@ -106,7 +106,7 @@ class _Channel:
 
 
 class _Process:
-    """One actor process and what it is doing."""
+    """One actor process and its invocations."""
 
     def __init__(self, setup: FleetSetup, variables: Mapping[str, str]) -> None:
         with open_to_write(setup.log_path, os.O_APPEND) as log:
@@ -123,13 +123,13 @@ class _Process:
         self.since_s = time.monotonic()
 
     def send(self, invocations: Sequence[Invocation]) -> None:
-        """Has it serve these, which it answers in their order."""
+        """Sends it these, which it answers in order."""
         self.invocations.extend(invocations)
         self.together, self.since_s = len(invocations), time.monotonic()
         self.channel.send(json.dumps([invocation.event for invocation in invocations]).encode())
 
     def end(self, patience_s: float = 0.0) -> int:
-        """Kills it if it still lives after ``patience_s``, and what it has started; returns its exit code."""
+        """Kills it after ``patience_s``, with everything it started, and returns its exit code."""
         code = self._child.end(patience_s)
         self.channel.close()
         return code
@@ -138,19 +138,18 @@ class _Process:
 class LocalFleet:
     """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
 
-    Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
-    function's memory buys. An actor that died or was killed is billed for the time it was given. Those that a process
-    serves at once share both. They are as many as are expected to end in half of one actor's time limit, and have that
-    limit together: so a round's deadline leaves time to serve them again, if one of them hangs. A new process serves
-    two alone, to learn how long one takes.
+    Billed durations are modeled: the handler's CPU time, divided by the share of a vCPU that the function's memory
+    buys. An actor that died or was killed is billed for its time limit. Invocations that a process serves at once share
+    both. Their number is such that half a time limit should do, and they have one time limit together, so that a
+    round's deadline leaves time to serve them again if one hangs. A new process serves two alone first, to learn how
+    long one takes.
     """
 
     def __init__(self, setup: FleetSetup) -> None:
         """Starts the actor processes.
 
         Args:
-            setup: With the memory of the function whose bill is modelled. Everything that actors print is appended to
-                its log.
+            setup: With the memory of the function to bill. The actors' output is appended to its log.
 
         Raises:
             FleetError: A process cannot be started.
@@ -192,7 +191,7 @@ class LocalFleet:
         """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
 
         Raises:
-            FleetError: No actor process can be started any more.
+            FleetError: No actor process can be started.
         """
         with self._has_outcomes:
             self._has_outcomes.wait_for(lambda: self._outcomes or self._failure, timeout_s)
@@ -202,7 +201,7 @@ class LocalFleet:
         return outcomes
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Kills those that run, and drops those that wait."""
+        """Kills running invocations, and drops waiting ones."""
         with self._lock:
             self._abandoned.update(invocation_ids)
         self._wake()
@@ -230,7 +229,7 @@ class LocalFleet:
         try:
             self._dispatch()
         except Exception as failure:
-            # No process could be started, say: whoever waits is told.
+            # For example, no process can be started: report it to the waiting thread.
             with self._lock:
                 self._failure = failure
                 self._has_outcomes.notify_all()
@@ -255,14 +254,14 @@ class LocalFleet:
                     self._overdue(index, process)
 
     def _wait_for_sockets(self) -> dict[int, int]:
-        """Waits until something can be received or sent, or somebody is overdue; returns events by file descriptor."""
+        """Waits until it can receive or send, or an invocation is overdue; returns events by file descriptor."""
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         for process in self._processes:
             poll.register(process.channel, select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0))
         left_s = [limit_s - (time.monotonic() - process.since_s) for process in self._processes
                   if (limit_s := self._limit_s(process)) is not None]
-        # If all are idle, nobody prints, and nothing is due.
+        # If all are idle, nothing is printed or due.
         return dict(poll.poll(math.ceil(1000 * max(0.01, min(*left_s, _LOG_LOOK_S))) if left_s else None))
 
     def _cut_log(self) -> None:
@@ -273,21 +272,21 @@ class LocalFleet:
                     log.write(_LOG_CUT)
 
     def _assign(self) -> None:
-        # As many each as if all processes were idle: those that are busy will be.
+        # Shares are as if all processes were idle; busy ones will be soon.
         share = min(self._together, math.ceil(len(self._queue) / len(self._processes)))
         for index, process in enumerate(self._processes):
-            # The first makes the environment, and the second one's seconds may be the bill's rate.
+            # The first makes the environment, and the second one's seconds may set the bill's rate.
             in_time = int(self._timeout_s / 2 / max(process.alone_s, 1e-3)) if process.served > 1 else 1
             if self._is_batch:
                 share = in_time = self._together
             if (self._queue and process.is_ready and not process.invocations
                     and (taken := self._taken(index, max(1, min(share, in_time))))):
-                # One that died while idle is seen to have ended next, and ends its invocations as crashed.
+                # A process that died while idle is noticed next, and its invocations end as crashed.
                 with suppress(OSError):
                     process.send(taken)
 
     def _taken(self, index: int, count: int) -> list[Invocation]:
-        """Takes the next invocations that a process may serve, so many at most; those that must be alone come first."""
+        """Takes up to this many invocations that a process may serve, those that must be alone first."""
         taken = [one for one in self._queue if one.process in (None, index)][:count]
         if taken and taken[0].invocation_id in self._alone:
             del taken[1:]
@@ -344,11 +343,11 @@ class LocalFleet:
             self._replace(index, process, "timeout", reason)
 
     def _replace(self, index: int, process: _Process, status: OutcomeStatus, reason: str) -> None:
-        """Ends ``process`` and its invocations, and puts a fresh process in its place; the lock is held.
+        """Ends ``process`` and its invocations, and starts a fresh process; the lock is held.
 
-        Of several, those that nobody has given up are served again, each alone; those of a batch once, together. A
-        process that dies before it ever was ready takes a waiting invocation with it: else an actor that cannot start
-        would be started for ever.
+        If it had several, those not abandoned are served again, each alone; those of a batch once, together. A process
+        that dies before it was ready takes a waiting invocation with it. Otherwise an actor that cannot start would be
+        started forever.
         """
         process.end()
         ending = list(process.invocations) or ([] if process.is_ready else self._taken(index, 1))
@@ -362,7 +361,7 @@ class LocalFleet:
             self._report(Outcome(one.invocation_id, status, error=reason, billed_s=min(billed_s, self._timeout_s),
                                  init_s=process.init_cpu_s / self._share))
         if not ending and not process.is_ready:
-            # Nobody waits for it: do not spin.
+            # Not awaited: do not spin.
             time.sleep(_RESTART_PAUSE_S)
         self._processes[index] = self._spawn()
 

@@ -8,13 +8,13 @@ from runtime.settings.fleet import FleetSettings
 
 
 class LocalSettings(FleetSettings):
-    """Settings of actors that are processes of this machine."""
+    """Settings for actors that are processes of this machine."""
 
     def make(self, setup: FleetSetup) -> Fleet:
         """Starts the processes.
 
         Raises:
-            FleetError: They cannot be started.
+            FleetError: A process cannot be started.
         """
         from runtime.fleet.local import LocalFleet
 

@@ -1,4 +1,4 @@
-"""What fleets have in common that hand on what another one does."""
+"""Base of fleets that wrap another one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 
 class PassingFleet:
-    """A fleet that hands on what another one does; a subclass changes what starts, or what ended."""
+    """A fleet that passes on calls and outcomes; subclasses change them."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Takes a fleet, which it closes with itself."""
+        """Wraps a fleet, which it also closes."""
         self._fleet = fleet
         self.concurrency = fleet.concurrency
 
@@ -20,11 +20,11 @@ class PassingFleet:
         self._fleet.start(invocations)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call, as `_passed` makes it."""
+        """Returns what ended since the last call, through `_passed`."""
         return [self._passed(outcome) for outcome in self._fleet.wait(timeout_s)]
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives these up; see the fleet that runs them."""
+        """Abandons these; see the wrapped fleet."""
         self._fleet.abandon(invocation_ids)
 
     def close(self) -> None:
@@ -32,5 +32,5 @@ class PassingFleet:
         self._fleet.close()
 
     def _passed(self, outcome: Outcome) -> Outcome:
-        """The outcome that is told instead."""
+        """Returns the outcome to report instead."""
         raise NotImplementedError

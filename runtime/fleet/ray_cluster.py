@@ -1,10 +1,10 @@
-"""The Ray fleet: each invocation is a task of a Ray cluster, which runs the very handler that Lambda runs.
+"""The Ray fleet: each invocation is a task of a Ray cluster, which runs the same handler as Lambda.
 
-Ray queues what does not fit. A task is a stream of two messages, both bytes: that it has begun, and its answer. What
-dies with its worker or its node has no answer, is never tried again, and costs nobody else anything. If the head dies,
-Ray would end this process after a minute, in the middle of an update. A setting makes Ray wait instead. `wait` asks the
-head, so the run ends with an error that names it, after the update. After `kill -9` of this process, a cluster that it
-started ends by itself within about two minutes, and one that it joined drops the run's tasks.
+Ray queues tasks beyond its capacity. A task streams two messages, both bytes: that it has begun, and its answer. A task
+that dies with its worker or its node has no answer, is never repeated, and affects no other. If the head dies, Ray
+would end this process after a minute, in the middle of an update. A setting makes Ray wait instead: `wait` asks the
+head, so the run ends after the update, with an error that names the head. After `kill -9` of this process, a cluster
+that it started ends by itself within about two minutes, and one that it joined drops the run's tasks.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from runtime.settings.kinds import load
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SENT = ("nitro_rl", "runtime", "lambda_actor")
-"""What the nodes of a cluster that is joined get of this project."""
+"""Files of this project for the nodes of an existing cluster."""
 _BEGUN = b""
 _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
-"""Room for messages on their way, in a cluster that is started here."""
+"""Memory for messages in transit, in a cluster started here."""
 _LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400)}
-"""Of this process and of a cluster that it starts. Without a head Ray ends a process after the second: a week, which is
-longer than any update."""
+"""For this process and a cluster that it starts: seconds until Ray ends a process without a head. A week is longer than
+any update."""
 _LOOK_S = 5.0
-"""Seconds between two looks at the head."""
+"""Seconds between checks of the head."""
 _SILENCE_S = 20.0
-"""For so long the head may be silent: another one may take its place."""
+"""Longest silence of the head, which may be replaced."""
 
 
 def play(message: bytes) -> Iterator[bytes]:
-    """Runs on a worker: says that it has begun, then what the handler answers.
+    """Runs on a worker: yields that it has begun, then the handler's answer.
 
     Args:
         message: JSON of ``handler``, ``credentials`` and ``event``.
@@ -59,21 +59,21 @@ def play(message: bytes) -> Iterator[bytes]:
 
 @dataclass(eq=False)
 class _Task:
-    """One invocation that has not ended; ``begun_s`` is when it was seen to have begun."""
+    """One open invocation; ``begun_s`` is when it was seen to begin."""
 
     invocation_id: str
     begun_s: float | None = None
 
 
 class Head:
-    """The head of a Ray cluster, which keeps it together.
+    """The head of a Ray cluster.
 
     Attributes:
-        is_gone: Whether it has been silent for too long; nothing is asked of its cluster then, which might not return.
+        is_gone: Whether it has been silent for too long; requests to its cluster might not return, so none are made.
     """
 
     def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Looks at nothing yet.
+        """Does not contact the head yet.
 
         Args:
             address: ``HOST:PORT``.
@@ -84,7 +84,7 @@ class Head:
         self._next_look_s, self._silent_since_s, self.is_gone = -math.inf, math.inf, False
 
     def look(self) -> None:
-        """Asks whether it is there, if it was not asked just now.
+        """Asks whether it is there, unless just asked.
 
         Raises:
             FleetError: It has been silent for too long.
@@ -108,7 +108,7 @@ class RayFleet:
     """Runs invocations as tasks of a Ray cluster; see `runtime.ports.fleet.Fleet`.
 
     Attributes:
-        concurrency: How many the cluster's CPUs hold at once.
+        concurrency: Invocations that the cluster's CPUs can run at once.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class RayFleet:
         cpus_per_task: float = 1.0,
         head: Head | None = None,
     ) -> None:
-        """Joins a cluster, or starts one here, unless this process belongs to one already.
+        """Joins a cluster, or starts one, unless this process already belongs to one.
 
         Args:
-            setup: With seconds that are counted from when an invocation has begun, and as many actors at once as a
-                cluster that is started here has CPUs.
-            address: ``HOST:PORT`` of the cluster, ``auto`` for that of this machine; None to start one.
-            cpus_per_task: CPUs that an invocation takes.
-            head: Of the cluster; None for that which Ray names.
+            setup: Time limits count from an invocation's start. A cluster started here has as many CPUs as actors at
+                once.
+            address: ``HOST:PORT`` of the cluster, ``auto`` for the cluster of this machine, None to start one.
+            cpus_per_task: CPUs per invocation.
+            head: Head of the cluster; None = the one that Ray names.
 
         Raises:
-            FleetError: The cluster does not answer, or no node of it has so many CPUs.
+            FleetError: The cluster does not answer, or no node has that many CPUs.
         """
         self._timeout_s, self._handler, self._credentials = setup.timeout_s, setup.handler, dict(setup.credentials)
         import ray
@@ -145,12 +145,12 @@ class RayFleet:
         self.concurrency = sum(int(one / cpus_per_task) for one in found)
         if not self.concurrency:
             self.close()
-            raise FleetError(f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has so many "
+            raise FleetError(f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has that many "
                              f"CPUs; allowed: up to {max(found, default=0):g}")
         self._play = ray.remote(num_cpus=cpus_per_task, max_retries=0, num_returns="streaming")(play)
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Hands these to the cluster, which queues what does not fit.
+        """Submits these to the cluster, which queues them.
 
         Raises:
             FleetError: The cluster does not answer.
@@ -177,7 +177,7 @@ class RayFleet:
                 return ended
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Kills the workers of those that have begun, and drops those that wait."""
+        """Kills the workers of begun invocations, and drops waiting ones."""
         if not self._head.is_gone:
             self._look(0.0)
         given_up = set(invocation_ids)
@@ -193,7 +193,7 @@ class RayFleet:
         self._tasks.clear()
 
     def _look(self, timeout_s: float) -> None:
-        """Takes in what has come, and waits for something if nothing has."""
+        """Takes in arrived messages; waits if there are none."""
         if not self._tasks:
             time.sleep(timeout_s)
             return
@@ -230,19 +230,19 @@ class RayFleet:
             billed_s=min(reply.get("seconds", self._timeout_s - self._left_s(task)), self._timeout_s)))
 
     def _end(self, streams: Sequence[Any], status: OutcomeStatus) -> None:
-        """Ends tasks, whose outcomes do not wait for Ray's word."""
+        """Ends tasks, without waiting for Ray to confirm."""
         for stream in streams:
             task = self._tasks.pop(stream)
             if not self._head.is_gone:
                 with self._talking():
                     self._ray.cancel(stream, force=True)
-            error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "nobody waits for it any more"
+            error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "it was abandoned"
             self._ended.append(Outcome(
                 task.invocation_id, status, error=error, was_started=task.begun_s is not None,
                 billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s)))
 
     def _left_s(self, task: _Task) -> float:
-        """Seconds until a task is overdue; all of them until it begins."""
+        """Returns the seconds until a task is overdue; the full limit until it begins."""
         return self._timeout_s - (0.0 if task.begun_s is None else time.monotonic() - task.begun_s)
 
     def _until_overdue_s(self) -> float:
@@ -250,7 +250,7 @@ class RayFleet:
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
-        """A block that asks the cluster for something.
+        """A block that makes requests to the cluster.
 
         Raises:
             FleetError: It does not answer.
@@ -261,12 +261,12 @@ class RayFleet:
             words = one_line(str(error), ERROR_CHARACTERS_MAX)
             raise FleetError(f"the Ray cluster does not answer: {words}") from error
         except SystemError as error:
-            # What a signal's handler raises inside Ray's own code, such as a time limit, comes out of it as that.
+            # Exceptions from signal handlers inside Ray's code, such as a time limit, arrive wrapped.
             raise (error.__cause__ or error) from None
 
 
 def node_count() -> int:
-    """Returns how many nodes the cluster has to which this process belongs."""
+    """Returns the number of nodes of this process's cluster."""
     import ray
 
     return len(_cpus_by_node(ray))
@@ -277,7 +277,7 @@ def _cpus_by_node(ray: Any) -> list[float]:
 
 
 def _open(ray: Any, address: str | None, cpus: int) -> None:
-    """Joins a cluster, or starts one; leaves this process' signal handlers as they are."""
+    """Joins or starts a cluster, and keeps this process's signal handlers."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     place: dict[str, Any] = {"address": address, "runtime_env": {
         "env_vars": ACTOR_VARIABLES, "py_modules": [str(_ROOT / name) for name in _SENT]}}
@@ -293,7 +293,7 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
         with _environment({**_LOCAL_SETTINGS, **ACTOR_VARIABLES, "PYTHONPATH": path}):
             ray.init(**place, log_to_driver=False, configure_logging=False)
     except Exception as error:
-        # Ray raises what it likes: ConnectionError, RuntimeError, ValueError, Exception itself.
+        # Ray raises arbitrary types: ConnectionError, RuntimeError, ValueError, Exception itself.
         ray.shutdown()
         what = "cannot be started" if address is None else f"of fleet.ray.address = {address} cannot be joined"
         why = ": ".join(str(one) for one in (error, error.__cause__) if one is not None)
@@ -305,7 +305,7 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """A block with these environment variables, which processes that are started in it inherit."""
+    """A block with these environment variables, which its child processes inherit."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

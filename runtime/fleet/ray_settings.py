@@ -10,9 +10,9 @@ from runtime.settings.fleet import RaySection
 
 
 class RaySettings(RaySection):
-    """Settings of actors that are tasks of a cluster, whose nodes are nobody's instances."""
+    """Settings for actors that are tasks of a Ray cluster."""
 
-    title: ClassVar[str] = "the cluster of kind = ray"
+    title: ClassVar[str] = "the Ray cluster"
     unread: ClassVar[tuple[str, ...]] = ("learner.market", "learner.image_parameter", "learner.launches_max",
                                     "environment.vector")
 
@@ -20,7 +20,7 @@ class RaySettings(RaySection):
         """Joins the cluster, or starts one.
 
         Raises:
-            FleetError: It does not answer, or has no room for a single actor.
+            FleetError: The cluster does not answer, or has no room for a single actor.
         """
         from runtime.fleet.ray_cluster import RayFleet
 

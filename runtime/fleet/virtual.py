@@ -1,6 +1,6 @@
-"""A fleet in virtual time: each invocation runs here when it starts, and ends as much later as somebody says.
+"""A fleet in virtual time: an invocation runs here when it starts, and ends after a given virtual duration.
 
-So any number of functions plays on one core, in an order that durations decide and no clock does.
+So any number of functions can run on one core, in an order set by durations instead of clocks.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _US = 1_000_000
 
 
 class VirtualFleet:
-    """Runs a handler in this process, one call after the other; see `runtime.ports.fleet.Fleet`.
+    """Runs a handler in this process, one call at a time; see `runtime.ports.fleet.Fleet`.
 
-    Time is counted in whole microseconds: sums are exact, so the order of ends is the same whenever a run begins.
+    Time is in whole microseconds, so sums are exact, and the order of ends does not depend on when a run begins.
     """
 
     def __init__(self, handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
                  duration_s: Callable[[Mapping[str, Any]], float], *, concurrency: int,
                  timeout_s: float = math.inf) -> None:
-        """Starts at 0 with nothing under way.
+        """Starts at 0, with no invocations.
 
         Args:
-            handler: What is invoked.
-            duration_s: How long the invocation of an event takes, in seconds.
-            concurrency: Invocations that run at once; more are queued.
-            timeout_s: An invocation that would take longer is not run, and ends as timed out.
+            handler: Function to invoke.
+            duration_s: Returns an event's duration in seconds.
+            concurrency: Invocations at once; others are queued.
+            timeout_s: Longer invocations are not run, and end as timed out.
         """
         self._handler, self._duration_s, self.concurrency = handler, duration_s, concurrency
         self._timeout_s, self._now_us = timeout_s, 0
@@ -42,7 +42,7 @@ class VirtualFleet:
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the fleet was made."""
+        """Returns virtual seconds since the fleet was made."""
         return self._now_us / _US
 
     def start(self, invocations: Sequence[Invocation]) -> None:
@@ -51,7 +51,7 @@ class VirtualFleet:
         self._fill()
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ends next, at once: virtual time goes on to that moment, whatever ``timeout_s``."""
+        """Returns the next end at once, and moves virtual time there, whatever ``timeout_s``."""
         if not self._running:
             return []
         self._now_us, _, outcome = heapq.heappop(self._running)
@@ -59,7 +59,7 @@ class VirtualFleet:
         return [outcome]
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives these up now."""
+        """Abandons these now."""
         given_up = set(invocation_ids)
         for one in [one for one in self._queue if one.invocation_id in given_up]:
             self._queue.remove(one)

@@ -17,43 +17,43 @@ REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")
 class GmiSettings(UpdaterSettings):
     """Settings of instances that share one machine."""
 
-    title: ClassVar[str] = "instances of kind = gmi, which play and train on one machine"
+    title: ClassVar[str] = "instances that share one machine"
     has_actors: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (
         "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "environment.vector", "fleet.processes")
 
     layout: Literal["holistic", "asynchronous"] = Field(
-        "holistic", description="roles of instances; holistic = each plays and trains on its own samples; asynchronous "
-        "= three of four play, one of four trains on their samples, and neither waits for the other")
+        "holistic", description="holistic = every instance plays and trains on its own samples; asynchronous = three "
+        "of four play, the fourth trains on their samples, and neither waits")
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
-        "auto", description="number of instances; auto = one per core, in a deployment one per vCPU of the smallest of "
-        "learner.instance_types, at most one playing instance per actor of a round")
+        "auto", description="number of instances; auto = one per core, in a deployment per vCPU of the smallest "
+        "instance type, at most one player per actor")
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
-        "auto", description="environments that an instance plays at once; auto = its share of a "
-        "round's actors, at most 16, or the whole share with environment.backend = warp; does not change results")
+        "auto", description="environments that an instance plays at once; auto = its share of a round's actors, at "
+        "most 16 unless environment.backend = warp. Does not change samples")
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
-        "auto", description="an instance's part of the machine; cores = cores of its own; mps = a share of a GPU by "
-        "NVIDIA's MPS; mig = an existing slice of a GPU; none = whatever the system assigns; auto = mps if "
-        "there is a GPU, otherwise cores")
+        "auto", description="an instance's part of the machine; cores = cores of its own; mps = a GPU share by "
+        "NVIDIA's MPS; mig = an existing GPU slice; none = whatever the system gives; auto = mps with a GPU, else "
+        "cores")
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="how gradients are summed; mpr = through the host's memory; mrr = in rings over GPUs; "
-        "har = in each GPU, then over their leaders; flat = PyTorch's own sum; paper = the paper's Algorithm 1; "
-        "auto = the fastest as measured when the run begins; it does not change later")
+        "auto", description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
+        "each GPU, then over their leaders; flat = as PyTorch sums; paper = chosen by the paper's Algorithm 1; auto = "
+        "the quickest when the run begins")
 
     @property
     def instances_at_once(self) -> int:
-        """Number of instances that play."""
+        """Returns the number of instances that play."""
         return self.instances - self.trainers if self.instances != "auto" else 0
 
     @property
     def trainers(self) -> int:
-        """Number of instances that train without playing."""
+        """Returns the number of instances that train and do not play."""
         if self.layout == "holistic" or self.instances == "auto":
             return 0
         return max(1, self.instances // 4)
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields the settings that instances cannot use."""
+        """Yields a message for each combination of values that instances do not support."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm
         if experiment.scaler.kind != "fixed":
             yield (f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} and its number of actors cannot "

@@ -1,4 +1,4 @@
-"""Settings of an external trainer, which uses our actors only."""
+"""Settings of an external trainer: only the actors are ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ExternalSettings(UpdaterSettings):
         "learner.instance_types", "learner.market", "learner.image_parameter", "learner.device", "learner.threads")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields the settings that an external trainer cannot use."""
+        """Yields a message for each combination of values that cannot work."""
         if experiment.cache.kind == "learner":
             yield ("cache.kind = learner: no instance holds it (learner.kind = external); allowed: serverless | node | "
                    "none, or learner.kind = instance")

@@ -15,8 +15,8 @@ class ImpalaSettings(AlgorithmSettings):
     learner: ClassVar[str] = "runtime.learner.impala:Impala"
     is_off_policy: ClassVar[bool] = True
 
-    minibatch_steps: Count = Field(512, description="maximum samples per gradient step, in whole fragments; at least "
-                                   "one fragment")
+    minibatch_steps: Count = Field(
+        512, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
     learning_rate: Positive = Field(6e-4, description="Adam's step size")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(0.5, description="weight of the value loss ½(V − target)²")

@@ -16,14 +16,15 @@ class PpoSettings(AlgorithmSettings):
     learner: ClassVar[str] = "runtime.learner.ppo:Ppo"
     has_truncated_loss: ClassVar[bool] = True
 
-    epochs: Count = Field(10, description="passes over a round's batch")
-    minibatch_steps: Count = Field(256, description="maximum samples per gradient step; the whole batch if that "
-                                   "is smaller")
+    epochs: Count = Field(10, description="passes over each batch")
+    minibatch_steps: Count = Field(
+        256, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
     gae_lambda: Share = Field(0.95, description="λ of generalized advantage estimation")
     clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
-    kl_coefficient: NonNegative = Field(0.0, description="initial β of the adaptive KL penalty; 0 = no penalty")
-    kl_target: Positive = Field(0.01, description="target KL per update for adapting β, in nats")
-    normalize_advantages: bool = Field(True, description="scale a batch's advantages to mean 0 and variance 1")
+    kl_coefficient: NonNegative = Field(
+        0.0, description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty")
+    kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
+    normalize_advantages: bool = Field(True, description="scale each batch's advantages to mean 0 and variance 1")
 
     @property
     def passes(self) -> int:
@@ -31,6 +32,6 @@ class PpoSettings(AlgorithmSettings):
         return self.epochs
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Also yields the KL target if there is no penalty to adapt."""
+        """Yields also ``kl_target``, if there is no penalty."""
         yield from super().unused(prefix)
         yield from unused_kl_target(self.kl_coefficient, prefix)

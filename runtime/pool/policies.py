@@ -1,4 +1,4 @@
-"""Policies that a trainer of your own gives its actors, as the messages that actors take."""
+"""Converts a trainer's policies to messages for actors."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def numpy_policy(
     """Makes a policy of fully connected layers, which actors run without torch.
 
     Args:
-        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each layer, as torch's Linear has them.
-        activation: Between them, ``tanh`` or ``relu``.
-        log_std: Of continuous actions, whose mean the last layer gives, ``[A]``; None for logits of choices.
+        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each layer, as in torch's Linear.
+        activation: Between the layers, ``tanh`` or ``relu``.
+        log_std: For continuous actions, ``[A]``; the last layer is their mean. None for logits of choices.
         choices: Values of each part of an action with several discrete parts; empty if there is one.
-        observation_mean, observation_std: Observations are normalised with these, ``[O]``; None = as they are.
-        observation_clip: Bound of normalised observations.
+        observation_mean, observation_std: Normalize observations, ``[O]``; None = unchanged.
+        observation_clip: Bound of normalized observations.
 
     Raises:
-        RunError: That is no policy.
+        RunError: The arguments do not make a policy.
     """
     try:
         arrays = [(np.asarray(weight, np.float32), np.asarray(bias, np.float32)) for weight, bias in layers]
@@ -65,7 +65,7 @@ def numpy_policy(
 
 
 class Published:
-    """The policies that actors have had, each with its number.
+    """The actors' policies, each with its number.
 
     Attributes:
         version: Number of the newest one; -1 before the first.
@@ -73,11 +73,11 @@ class Published:
     """
 
     def __init__(self, spaces: Spaces, memory_mib: int | None = None, *, has_cache: bool = True) -> None:
-        """Takes what each policy must fit.
+        """Sets the limits that each policy must fit.
 
         Args:
-            spaces: Of the environment.
-            memory_mib: Of an actor's function; None if actors are elsewhere.
+            spaces: The environment's spaces.
+            memory_mib: An actor function's memory; None if actors run elsewhere.
             has_cache: Whether policies need not fit a request of AWS Lambda.
         """
         self._spaces, self._memory_mib, self._has_cache, self._digest = spaces, memory_mib, has_cache, b""
@@ -87,12 +87,12 @@ class Published:
         return [self.version, self._digest.hex()]
 
     def set_state(self, state: Any) -> None:
-        """Goes on from what `get_state` gave, but gives no number again that another policy had here.
+        """Restores a state of `get_state`, but never reuses the number of another policy.
 
         Warm actors know a policy by its number.
 
         Raises:
-            ValueError, TypeError: It is no such thing.
+            ValueError, TypeError: It is not one.
         """
         version, digest = state
         version, digest = int(version), bytes.fromhex(digest)
@@ -102,14 +102,13 @@ class Published:
             self._digest = b""
 
     def take(self, policy: Any) -> None:
-        """Takes a policy: another one than the newest has the next number.
+        """Takes a policy; one that differs from the newest gets the next number.
 
         Args:
-            policy: What `nitro_rl.load_policy` returned of a run, what `numpy_policy` made, an `OnnxPolicy`,
-                or a decoded message of it.
+            policy: A policy from `nitro_rl.load_policy` or `numpy_policy`, an `OnnxPolicy`, or a decoded message.
 
         Raises:
-            RunError: It is none of these, or does not fit the environment or an actor.
+            RunError: It is something else, or does not fit the environment or an actor.
         """
         given = getattr(policy, "weights", policy)
         if not isinstance(given, bytes | Mapping):

@@ -1,8 +1,8 @@
 """A pool of actors for a trainer of your own, within a budget.
 
-A call asks for a fragment from each of some actors. Its worst case is reserved before anything starts, and settled
-actor by actor. Failed actors are replaced, with the same random numbers. Open episodes are continued by later calls,
-bit for bit. Each call that has ended is a row of `rounds.jsonl`.
+A call requests a fragment from each of several actors. Its worst case is reserved before anything starts, and settled
+actor by actor. Failed actors are replaced, with the same random numbers. Later calls continue open episodes, bit for
+bit. Each finished call is a row of `rounds.jsonl`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Call:
 
     Attributes:
         number: From 1.
-        actors: That it asked for.
-        error: Why some brought nothing; empty if all did, or until it has ended.
-        has_ended: Whether nothing more comes of it.
+        actors: Requested actors.
+        error: Why some actors returned nothing; empty if all did, or until it has ended.
+        has_ended: Whether all its results have arrived.
     """
 
     number: int
@@ -94,8 +94,8 @@ class ActorPool:
     """Actors that sample for a trainer of your own: processes here, AWS Lambda, or a Ray cluster.
 
     Attributes:
-        directory: Where it leaves `rounds.jsonl`, the ledger, events and a report.
-        rows: Of the calls that have ended, in their order.
+        directory: Contains `rounds.jsonl`, the ledger, events and a report.
+        rows: Rows of finished calls, in order.
     """
 
     def __init__(
@@ -108,21 +108,22 @@ class ActorPool:
         is_quiet: bool = False,
         trust: bool = False,
     ) -> None:
-        """Tries the environment, checks the budget, and starts what actors need.
+        """Tries the environment, checks the budget, and starts the actors' processes or connections.
 
         Args:
-            experiment: An experiment file, or its content as a dict, of which ``environment``, ``actor``, ``fleet``,
-                ``cache`` and ``scaler``, for the most actors of a call, count. Without ``cache.kind`` there is none.
-            budget_usd: All that it may ever spend; None = ``budget.usd`` of the experiment.
-            out: Directory for the records. One that an earlier pool of this experiment left is continued: what was
-                spent stays spent. None makes one below ``runs``.
-            overrides: Keys of the file to change, each ``section.key=value``.
-            is_quiet: Print no line for each call.
-            trust: Run the code that the file names, even if it is a downloaded run's.
+            experiment: An experiment file, or its content as a dict. The pool reads ``environment``, ``actor``,
+                ``fleet``, ``cache`` and ``scaler``, which sets the most actors of a call. The default of ``cache.kind``
+                is ``none``.
+            budget_usd: Total that it may ever spend; None = ``budget.usd`` of the experiment.
+            out: Directory for the records. An earlier pool of this experiment in it is continued, and its costs count.
+                None makes a directory below ``runs``.
+            overrides: Keys to change, each ``section.key=value``.
+            is_quiet: Whether to print no line for each call.
+            trust: Whether to run code that the file names, even if it is a downloaded run's.
 
         Raises:
-            RunError: It cannot begin; the text says why. Nothing was spent.
-            UnusableEnvironmentError: The environment cannot be played.
+            RunError: It cannot begin; the message says why. Nothing was spent.
+            UnusableEnvironmentError: The environment does not work.
         """
         written, name = _loaded(experiment, budget_usd, list(overrides), trust=trust)
         resolved = written.resolved()
@@ -185,28 +186,29 @@ class ActorPool:
 
     @property
     def spent_usd(self) -> float:
-        """What it has spent, with what earlier pools in its directory had, in US dollars."""
+        """Returns the total cost in US dollars, with earlier pools in its directory."""
         return self._meter.spent_usd
 
     @property
     def policy_version(self) -> int:
-        """Number of the policy that the newest call was given, from 0; it rises with each other policy."""
+        """Returns the number of the newest call's policy, from 0; each different policy increases it."""
         return self._published.version
 
     def sample(self, policy: Any, *, actors: int, steps: int | None = None) -> list[Trajectory]:
-        """Has actors play a fragment each, and waits for them.
+        """Makes actors play a fragment each, and waits for them.
 
         Args:
-            policy: What `load_policy` returns of a run, or `numpy_policy` makes.
-            actors: Fragments, at most ``scaler.actors_fixed``, or whatever the most of the scaler is.
-            steps: Of each fragment, at most ``actor.fragment_steps``; None = as many.
+            policy: A policy from `load_policy` or `numpy_policy`.
+            actors: Fragments, at most ``scaler.actors_fixed``, or the most actors of another scaler.
+            steps: Steps per fragment, at most ``actor.fragment_steps``, which is the default.
 
         Returns:
-            A trajectory of each, in the order of their slots.
+            One trajectory per actor, in the order of their slots.
 
         Raises:
-            BudgetError: The budget does not hold it. Nothing was started.
-            ActorsKeepFailingError: Some brought nothing, in three tries each. `as_completed` has what came.
+            BudgetError: It does not fit the budget. Nothing was started.
+            ActorsKeepFailingError: Some actors returned nothing in three tries each. `as_completed` has the other
+                trajectories.
             RunError: The pool is closed, or an argument is not allowed.
         """
         with self._in_turn():
@@ -220,15 +222,15 @@ class ActorPool:
         return found
 
     def submit(self, policy: Any, *, actors: int, steps: int | None = None) -> Call:
-        """Starts a call, and returns at once; `as_completed` has its trajectories. Otherwise as `sample`."""
+        """Starts a call and returns at once; `as_completed` has its trajectories. Otherwise like `sample`."""
         with self._in_turn():
             return self._start(policy, actors, steps, is_streamed=True)
 
     def as_completed(self) -> Iterator[Trajectory]:
-        """Yields the trajectories of submitted calls as they come, until none is in flight.
+        """Yields the trajectories of submitted calls as they arrive, until none is in flight.
 
         Raises:
-            ActorsKeepFailingError: An actor brought nothing, in three tries. The others' can still be taken.
+            ActorsKeepFailingError: An actor returned nothing in three tries. The others' trajectories remain available.
         """
         while self._ready or self._failed or self._calls:
             with self._lock:
@@ -245,7 +247,7 @@ class ActorPool:
         self._ready.extend(trajectories)
 
     def state(self) -> bytes:
-        """Returns what later calls depend on, for a checkpoint: open episodes, and how many calls there were.
+        """Returns the state that later calls depend on, for a checkpoint: open episodes, and the number of calls.
 
         Raises:
             RunError: Calls are in flight, or trajectories have not been taken.
@@ -259,10 +261,10 @@ class ActorPool:
         return encode_state(State(episodes.arrays, values))
 
     def load_state(self, state: bytes) -> None:
-        """Goes on from what `state` returned; the rows of later calls are removed, and what they cost stays spent.
+        """Restores a state of `state`. The rows of later calls are removed; their costs still count.
 
         Raises:
-            RunError: It is no state of a pool of this experiment, or calls are in flight.
+            RunError: It is not a state of a pool of this experiment, or calls are in flight.
         """
         with self._in_turn():
             if self._calls or self._ready:
@@ -290,7 +292,7 @@ class ActorPool:
             self._save()
 
     def close(self) -> None:
-        """Gives up what is in flight, settles it, writes the report, and ends all that was started; idempotent."""
+        """Abandons and settles calls in flight, writes the report, and ends everything that was started; idempotent."""
         self._end("the pool is closed")
 
     def _end(self, why: str) -> None:
@@ -355,13 +357,13 @@ class ActorPool:
         return call
 
     def _reserve(self, actors: int) -> list[Work]:
-        """Reserves the worst case of so many actors.
+        """Reserves the worst case of this number of actors.
 
         Raises:
             BudgetError: It does not fit; nothing is reserved.
         """
         if self._opened_s is not None and time.monotonic() - self._opened_s > self._meter.limits.collect_s:
-            # What stands is reserved for so long, and calls that overlap may go on for ever.
+            # Running resources are reserved for a deadline; overlapping calls may go on indefinitely.
             self._end_round()
         if self._opened_s is None:
             if not self._meter.open_standing():
@@ -392,13 +394,13 @@ class ActorPool:
         self._sampler.start(actors)
 
     def _advance(self) -> None:
-        """Waits for the next actor that ends, or for a deadline."""
+        """Waits for the next actor to end, or for a deadline."""
         with self._in_turn(), self._unbroken():
             deadline_s = self._experiment.fleet.round_deadline_s
             left_s = min((call.began_s + deadline_s for call in self._calls.values() if call.may_replace),
                          default=math.inf) - time.monotonic()
             before_usd = self._meter.spent_usd
-            # The sampler looks now and then whether one that was given up ends.
+            # The sampler checks now and then whether an abandoned actor has ended.
             ended = self._sampler.next(max(0.0, min(left_s, _LOOK_S)))
             if ended is not None:
                 self._take_in(ended, self._meter.spent_usd - before_usd)
@@ -438,7 +440,7 @@ class ActorPool:
         self._failures.failed(actor, outcome, reason)
 
     def _give_up(self, call: Call) -> None:
-        """At its deadline: takes what is there, and waits for nothing else."""
+        """Takes the results at the deadline, without further waiting."""
         call.may_replace = False
         self._events.append("actors_abandoned", reason="the call's deadline passed", count=len(call.awaited))
         for actor in [one for one in self._sampler.awaited if one.invocation_id in call.awaited]:
@@ -454,7 +456,7 @@ class ActorPool:
             self._ready.append(for_trainers(trajectory))
 
     def _finish(self, call: Call) -> None:
-        """Takes over the open episodes of a call that has ended, and writes its row."""
+        """Takes over the open episodes of a finished call, and writes its row."""
         del self._calls[call.number]
         came = [call.came[slot] for slot in sorted(call.came)]
         replayed_steps = self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
@@ -487,7 +489,7 @@ class ActorPool:
         self._display.on_round_end(row)
 
     def _end_round(self) -> None:
-        """Settles what stood since the first of the calls that overlapped; it is in the next row."""
+        """Settles running resources since the first of the overlapping calls; the next row contains them."""
         if self._opened_s is None:
             return
         before_usd, seconds = self._meter.spent_usd, time.monotonic() - self._opened_s
@@ -515,7 +517,7 @@ class ActorPool:
 
     @contextmanager
     def _unbroken(self) -> Iterator[None]:
-        """A block after which nothing more can be sampled if something cut it in two."""
+        """A block that, if interrupted, ends all sampling."""
         try:
             yield
         except BaseException as error:
@@ -545,7 +547,7 @@ def _loaded(
 
 
 def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resolved: ResolvedExperiment) -> str:
-    """The name under which an experiment's actors were deployed, that of its file; "" if actors are elsewhere.
+    """Returns the name under which an experiment's actors were deployed, from its file; "" if they were not.
 
     Raises:
         ExperimentError: It has no file.
@@ -576,7 +578,7 @@ def _row(
     call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, seconds: float,
     standing_usd: float, spent_usd: float, reserved_usd: float,
 ) -> dict[str, Any]:
-    """What a call was, but for the steps of all: nothing is known of the training."""
+    """Returns a call's metrics, without the total steps; the training is unknown."""
     nothing = dict.fromkeys((
         "eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square", "noise_scale",
         "boosting_score", "decay_weight", "evaluation_return_mean", "evaluation_round", "policy_loss", "value_loss",

@@ -1,9 +1,9 @@
-"""A pool for a program in another interpreter, such as RLlib's, which `nitro_rl.integrations.remote_pool` starts.
+"""A pool for a program in another interpreter, such as RLlib's, started by `nitro_rl.integrations.remote_pool`.
 
     python -m runtime.pool.server CONTROL_FD SETTINGS
 
 Settings are the arguments of `ActorPool` in JSON. Over the inherited socket, each request is one message: JSON, a line
-feed, then a WEIGHTS message, a pool's state, or nothing. The JSON has ``do``, and the arguments of that method:
+feed, then a WEIGHTS message, a pool's state, or nothing. The JSON has ``do``, and that method's arguments:
 
     sample, submit   actors, steps; with weights
     collect          what the submitted calls bring
@@ -11,9 +11,9 @@ feed, then a WEIGHTS message, a pool's state, or nothing. The JSON has ``do``, a
     load_state       with a state
     close            alone: the pool closes, and the process ends
 
-Each answer is a message of JSON, with ``messages`` and ``spent_usd``, then as many messages: a TRAJECTORY for each
-actor, or a state. A call that failed is answered with ``error``, the error's class, and ``text``. The first answer
-comes by itself, once the pool is open, with the environment's spaces. The process ends with the one at the other end.
+Each answer is a message of JSON, with ``messages`` and ``spent_usd``, then that number of messages: a TRAJECTORY for
+each actor, or a state. A failed call is answered with ``error``, the error's class, and ``text``. The first answer
+comes unasked once the pool is open, with the environment's spaces. The process ends with the one at the other end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLOSE = b'{"do": "close"}\n'
 
 
 def message_of(trajectory: Trajectory) -> bytes:
-    """Encodes a trajectory of vectors as a TRAJECTORY message, in which an open episode is not contained."""
+    """Encodes a trajectory of vectors as a TRAJECTORY message, without an open episode."""
     arrays = {name: getattr(trajectory, name) for name in (
         "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
         "bootstrap_observations", "episode_returns", "episode_lengths")}
@@ -52,10 +52,10 @@ def message_of(trajectory: Trajectory) -> bytes:
 
 
 def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
-    """Does what a request asks for; returns the messages of its answer.
+    """Executes a request, and returns the messages of its answer.
 
     Raises:
-        RunError, ActorError: It cannot be done, or is no request.
+        RunError, ActorError: It fails, or is not a request.
     """
     head, _, body = request.partition(b"\n")
     try:
@@ -92,7 +92,7 @@ def _collected(pool: ActorPool) -> list[Trajectory]:
 
 
 def main(control_fd: int, settings: Mapping[str, Any]) -> None:
-    """Answers until it is asked to close, or the other end hangs up."""
+    """Answers requests until asked to close, or the other end hangs up."""
     connection, requests = connect(control_fd)
 
     def tell(head: Mapping[str, Any], messages: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What an actor of a pool has played, for a trainer of your own."""
+"""A trajectory of a pool's actor, for a trainer of your own."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Trajectory:
     """A fragment of ``T`` steps: the rest of an open episode, then others, the last one left open again.
 
     Attributes:
-        call: Number of the call that it belongs to, from 1.
+        call: Number of its call, from 1.
         slot: Its place in that call, from 0.
-        policy_version: Number of the policy that acted; see `ActorPool.policy_version`.
-        observations: Before each step, float32 ``[T, O]``; of pixels uint8 ``[T, F·C, H, W]``.
-        actions: As the policy chose them: float32 ``[T, A]``, which the environment was given clipped to its bounds;
-            int64 ``[T]`` of Discrete, from 0; or int64 ``[T, A]``.
-        log_probs: Of these actions, float32 ``[T]``; of continuous ones before they were clipped.
-        rewards: As the environment gave them, float64 ``[T]``.
+        policy_version: Number of the acting policy; see `ActorPool.policy_version`.
+        observations: Before each step, float32 ``[T, O]``; pixels uint8 ``[T, F·C, H, W]``.
+        actions: As chosen by the policy: float32 ``[T, A]``, which the environment gets clipped to its bounds; for
+            Discrete int64 ``[T]`` from 0; or int64 ``[T, A]``.
+        log_probs: Of these actions, float32 ``[T]``; of continuous ones before clipping.
+        rewards: From the environment, float64 ``[T]``.
         terminated: Whether the episode ended with that step in a terminal state, bool ``[T]``.
         truncated: Whether it was cut off there, bool ``[T]``.
-        bootstrap_steps: Steps after which the return goes on elsewhere, int64 ``[K]``: truncated ones, and the last one
-            of an episode that is left open.
-        bootstrap_observations: What was observed after these, ``[K, …]`` as ``observations``.
-        episode_returns: Of the episodes that ended here, with what was played of them before, float64 ``[E]``.
-        episode_lengths: In steps, int64 ``[E]``.
-        action_masks: Which values of each choice were allowed, bool ``[T, M]``; None if the environment does not say.
-        continued_episode: Call and slot of the trajectory whose last episode this one begins with, as in ``3-0``; empty
-            if it begins with a new episode.
+        bootstrap_steps: Steps after which the return continues elsewhere, int64 ``[K]``: truncated ones, and the last
+            step of an episode left open.
+        bootstrap_observations: Observations after these, ``[K, …]`` like ``observations``.
+        episode_returns: Returns of episodes that ended here, including their earlier fragments, float64 ``[E]``.
+        episode_lengths: Their steps, int64 ``[E]``.
+        action_masks: Allowed values of each choice, bool ``[T, M]``; None without masks.
+        continued_episode: Call and slot of the trajectory whose last episode this one begins with, such as ``3-0``;
+            empty if it begins with a new episode.
     """
 
     call: int
@@ -56,12 +56,12 @@ class Trajectory:
     continued_episode: str = ""
 
     def __len__(self) -> int:
-        """Its steps."""
+        """Returns the number of steps."""
         return len(self.rewards)
 
     @property
     def next_observations(self) -> Array:
-        """After each step, as ``observations``; after a terminated one zeros, as nothing counts there."""
+        """Returns observations after each step, like ``observations``; zeros after terminal states."""
         after = np.concatenate([self.observations[1:], np.zeros_like(self.observations[:1])])
         after[self.terminated] = 0
         after[self.bootstrap_steps] = self.bootstrap_observations
@@ -69,7 +69,7 @@ class Trajectory:
 
 
 def for_trainers(trajectory: Mapping[str, Array]) -> Trajectory:
-    """Makes one of a decoded trajectory message, with the frames of pixels stacked."""
+    """Makes one from a decoded trajectory message, with stacked pixel frames."""
     if "frames" in trajectory:
         frames = unpack_frames(trajectory)
         observed = {"observations": stack_frames(frames, trajectory["observation_frames"]),

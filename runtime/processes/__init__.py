@@ -1,4 +1,4 @@
-"""How other processes live and die: none outlives this one, however it ends, and whatever they do, this one goes on.
+"""Child processes: none outlives this one, however it ends, and none can bring it down.
 
-`child` starts a module of ours, `inside` is what that module calls first, and `guarded` starts a program of others.
+`child` starts one of our modules, `inside` is what that module calls first, and `guarded` starts other programs.
 """

@@ -1,4 +1,4 @@
-"""A module of ours in a process of its own, as seen by the process that starts it."""
+"""One of our modules in its own process, as seen by the process that starts it."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ from pathlib import Path
 from typing import IO
 
 DEATH_PATIENCE_S = 1.0
-"""Seconds until a process that has closed its connection has ended and can tell how."""
+"""Seconds in which a process that has closed its connection should end."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Child:
     """Runs a module, whose first argument is its end of a socket; the module calls `runtime.processes.inside.connect`.
 
-    It has a session of its own: Ctrl-C at the terminal is for this process to act on, and what it starts can be ended
-    with it.
+    It has its own session: only this process reacts to Ctrl-C at the terminal, and its children can be ended with it.
 
     Attributes:
         connection: The other end.
-        process_id: Its id, and its group's.
-        stdin: What it reads, if that is a pipe.
+        process_id: Id of the process and its group.
+        stdin: Its standard input, if that is a pipe.
     """
 
     def __init__(self, module: str, *arguments: str, variables: Mapping[str, str] | None = None,
                  stdin: int = subprocess.DEVNULL, output: int | IO[bytes] | None = subprocess.DEVNULL,
                  descriptors: Sequence[int] = (), python: str | None = None) -> None:
-        """Starts it. It ends with the thread that calls this.
+        """Starts the process, which ends with the calling thread.
 
-        It imports from wherever this process does, as `multiprocessing` has it: also from the folder of a script.
-        Another interpreter imports its own packages, and what ``PYTHONPATH`` has.
+        It imports from the same places as this process, like `multiprocessing`, including a script's folder. Another
+        interpreter imports its own packages, and those in ``PYTHONPATH``.
 
         Args:
-            module: As ``python -m`` takes it.
-            arguments: After the first one.
-            variables: Of the environment, besides this process'.
+            module: As for ``python -m``.
+            arguments: Those after the first one.
+            variables: Environment variables in addition to this process's.
             stdin: ``DEVNULL`` or ``PIPE``.
-            output: Takes what it prints. A file, not a pipe: what an environment starts would keep a pipe open.
-            descriptors: Of files that it inherits, under the same numbers.
-            python: Another interpreter's path; None = this one.
+            output: File for its output. Not a pipe, which an environment's children would keep open.
+            descriptors: Inherited files, with the same numbers.
+            python: Path of another interpreter; None = this one.
 
         Raises:
             OSError: It cannot be started.
@@ -63,24 +62,24 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, negative for a signal; None while it lives."""
+        """Returns its exit code, negative for a signal; None while it lives."""
         return self._popen.poll()
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Waits for its end; returns its exit code, or None if it still lives."""
+        """Waits for its end, and returns its exit code; None if it still lives."""
         with suppress(subprocess.TimeoutExpired):
             return self._popen.wait(timeout_s)
         return None
 
     def end(self, patience_s: float = 0.0) -> int:
-        """Kills it if it still lives after ``patience_s``, and what it has started; returns its exit code."""
+        """Kills it after ``patience_s``, with its children, and returns its exit code."""
         self.wait(patience_s)
         self.kill()
         return self._popen.wait()
 
     def kill(self) -> None:
-        """Kills it and what it has started, without waiting for their end."""
-        # None is left in its session where it ended alone.
+        """Kills it and its children, without waiting for their end."""
+        # If it ended by itself, its session is empty.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process_id, signal.SIGKILL)
         self._popen.kill()

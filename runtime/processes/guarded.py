@@ -1,4 +1,4 @@
-"""A program of others, such as a server, with a directory of its own."""
+"""Runs another program, such as a server, with its own directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 _STOP_TIMEOUT_S = 5.0
-# Ends the program when standard input ends, whose other end only this process holds: it ends when this process dies,
-# however it dies. The shell itself ends when the program does.
+# Ends the program when standard input ends. Only this process holds the other end, so it ends with this process,
+# however that dies. The shell itself ends with the program.
 _GUARDIAN = """
 exec 3<&0
 cd "$GUARDED_DIRECTORY"
@@ -30,17 +30,17 @@ wait $program
 
 
 class GuardedProgram:
-    """Runs under a guardian; the program and its directory are gone after `end`, or when this process has ended."""
+    """A program under a guardian; the program and its directory are gone after `end`, or when this process ends."""
 
     def __init__(self, command: Sequence[str], directory: Path, log: IO[bytes], *, farewell: str = "false") -> None:
         """Starts it.
 
         Args:
             command: The program and its arguments.
-            directory: Its working directory, which becomes the guardian's to remove.
-            log: Takes what it prints.
-            farewell: Shell command by which the program ends in order, run in its directory; where it fails, the
-                program is killed.
+            directory: Its working directory, which the guardian removes.
+            log: File for its output.
+            farewell: Shell command that ends the program cleanly, run in its directory; if it fails, the program is
+                killed.
 
         Raises:
             OSError: The guardian cannot be started.
@@ -62,11 +62,11 @@ class GuardedProgram:
         try:
             self._guardian.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # Its other half was killed: do its work.
+            # Its other half was killed, so do its work here.
             with suppress(OSError, ValueError):
                 os.kill(int((self._directory / "pid").read_text()), signal.SIGKILL)
             self._guardian.kill()
             self._guardian.wait()
-        # Twice: the guardian's other half may write its file between a look into the directory and its removal.
+        # Twice, because the guardian's other half may write its file while the directory is removed.
         for _ in range(2):
             shutil.rmtree(self._directory, ignore_errors=True)

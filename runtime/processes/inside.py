@@ -1,4 +1,4 @@
-"""What a process that `runtime.processes.child` has started does first."""
+"""First steps of a process started by `runtime.processes.child`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def connect(control_fd: int) -> tuple[Connection, queue.SimpleQueue[bytes]]:
-    """Returns the connection to answer on, and the messages that come.
+    """Returns the connection for answers, and the incoming messages.
 
-    When the other end hangs up, this process ends, with what it has started, even in the middle of a step.
+    When the other end hangs up, this process and its children end, even in the middle of a step.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        # Also inside a C call that never lets another thread run.
+        # Also works inside a C call that blocks other threads.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Else a program that this process starts would keep it open after this process' end.
+    # Otherwise a child program would keep it open after this process ends.
     os.set_inheritable(control_fd, False)
     connection = Connection(control_fd)
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -1,1 +1,1 @@
-"""What a run leaves on disk."""
+"""A run's files."""

@@ -1,7 +1,7 @@
-"""Checkpoints: everything that the rounds to come depend on, on disk after each round.
+"""Checkpoints: all state that later rounds depend on, on disk after each round.
 
-A checkpoint is two files: ``round_000012.safetensors`` with the arrays, and ``round_000012.json`` with everything
-else and the SHA-256 of both. The JSON is written last, in one step: a checkpoint exists when its JSON does.
+A checkpoint is two files: ``round_000012.safetensors`` with the arrays, and ``round_000012.json`` with everything else
+and the SHA-256 of both. The JSON is written last, in one step: a checkpoint exists if its JSON does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State after round ``round_index``: arrays by name, and what JSON can hold."""
+    """State after round ``round_index``: arrays by name, and JSON values."""
 
     round_index: int
     arrays: Mapping[str, np.ndarray]
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
-    """Writes it atomically and removes all but the newest two."""
+    """Writes a checkpoint atomically, and removes all but the newest two."""
     make_directory(directory)
     arrays = safetensors.numpy.save({name: np.ascontiguousarray(a).reshape(np.shape(a))
                                      for name, a in checkpoint.arrays.items()})
@@ -53,17 +53,17 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     write_atomically(directory / f"{stem}.safetensors", arrays)
     write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": digest(values)}))
     kept = _stems(directory)[:_KEPT]
-    # In the order of their names: the JSON first. Also what a killed process left of another one.
+    # In the order of their names, so the JSON first. Also removes leftovers of a killed process.
     for name in sorted(os.listdir(directory)):
         if layout.CHECKPOINT_NAME.fullmatch(name) and name.partition(".")[0] not in kept:
             remove(directory / name)
 
 
 def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) -> Checkpoint | None:
-    """The newest sound checkpoint; None if none was ever written.
+    """Returns the newest sound checkpoint; None if none was ever written.
 
     Args:
-        report: Called with name and reason of each newer one that had to be passed over.
+        report: Called with the name and the problem of each newer checkpoint that is skipped.
 
     Raises:
         CheckpointError: There are checkpoints, but none is sound.
@@ -100,12 +100,12 @@ def _load(directory: Path, stem: str) -> Checkpoint:
 
 
 def _stems(directory: Path) -> list[str]:
-    """Newest first."""
+    """Returns the checkpoints, newest first."""
     found = map(layout.CHECKPOINT_NAME.fullmatch, os.listdir(directory) if directory.is_dir() else ())
     return sorted((name[0].removesuffix(".json") for name in found if name and name[2] == "json"),
                   key=lambda stem: (len(stem), stem), reverse=True)
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of JSON values, whatever the order of their keys."""
+    """Returns the SHA-256 of JSON values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""What a run may name: environments and kinds that are installed here, but no code, and no other file.
+"""Limits what a run may name: installed environments and kinds, but no code and no other file.
 
-A run in the bucket was written by a learner, which runs the environment's code: its config.yaml may say anything. An
-environment ``module:name`` is imported, so it is only where the user names it; wrappers are imported, too, and what an
-environment's arguments do nobody knows. A kind ``module:Settings`` is imported from no run's config.yaml, downloaded or
-not, unless the user says that the run is to be trusted.
+A run in the bucket was written by a learner that runs the environment's code, so its config.yaml may say anything. An
+environment ``module:name`` is only imported if the user names it. The same goes for wrappers, and for arguments, whose
+effects are unknown. A kind ``module:Settings`` is never imported from a run's config.yaml, downloaded or not, unless
+the user trusts the run.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from runtime.errors import ExperimentError
 from runtime.records import layout
 
 _NO_CODE = {"kwargs": "environment.kwargs={}", "wrappers": "environment.wrappers=[]"}
-"""Overrides by the keys, besides the id, that can have code run when the environment is made."""
+"""Overrides for keys, other than the id, that can run code when the environment is made."""
 
 
 def load_trusted_experiment(
     path: Path, overrides: Sequence[str] = (), *, is_of_run: bool = False, trust: bool = False
 ) -> Experiment:
-    """Loads an experiment file whose environment is about to be made.
+    """Loads an experiment file before making its environment.
 
     Args:
-        path: The file; a run's own, or anybody's.
-        overrides: As of `load_experiment`.
-        is_of_run: Whether it is a run's own whose policy is used, which calls no callbacks. One that stands among a
-            run's files is its own in any case.
-        trust: Whether the user trusts the run, and has the code run that it names.
+        path: The file, a run's own or another.
+        overrides: See `load_experiment`.
+        is_of_run: Whether to use a run's policy, and call no callbacks. Always true for a file among a run's files.
+        trust: Whether the user trusts the run and the code that it names.
 
     Raises:
-        ExperimentError: It cannot be loaded; or it is a downloaded run's and extends another file, or names code,
-            which ``overrides`` do not.
+        ExperimentError: It cannot be loaded; or it belongs to a downloaded run, and extends another file or names code
+            that ``overrides`` do not.
     """
     is_downloaded = (path.parent / layout.DOWNLOADED).exists()
     is_runs_own = is_of_run or is_downloaded or _stands_in_run(path)
     if is_downloaded and _is_named("environment.id", overrides):
-        # What the download says was said of another environment.
+        # The download's settings were for another environment.
         overrides = [*(nothing for name, nothing in _NO_CODE.items()
                        if not _is_named(f"environment.{name}", overrides)), *overrides]
     experiment = load_experiment(path, overrides, is_of_run=is_runs_own, may_import=trust or not is_runs_own)
@@ -63,7 +62,7 @@ def _stands_in_run(path: Path) -> bool:
 
 
 def code_of(experiment: Experiment) -> dict[str, Any]:
-    """Returns the keys of the section ``environment`` that have a say in which code is run, with their values."""
+    """Returns the keys of the section ``environment`` that influence which code runs, with their values."""
     environment = experiment.environment
     named = {"id": environment.id} if ":" in environment.id else {}
     return named | {name: getattr(environment, name) for name in _NO_CODE if getattr(environment, name)}

@@ -1,7 +1,7 @@
-"""What the runs of several seeds say together.
+"""Estimates over the runs of several seeds.
 
 Paper: Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice: interquartile means
-with percentile intervals of a stratified bootstrap. There is one task, so that the runs are what is resampled.
+with percentile intervals of a stratified bootstrap. With a single task, the runs are resampled.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ FEW_SEEDS = 5
 ESTIMATED = {
     "evaluation_return_mean": "last evaluation", "evaluation_return_best": "best evaluation",
     "spent_usd": "dollars", "env_steps_total": "steps"}
-"""Keys of a run's summary that are estimated over seeds, with their names for people."""
+"""Estimated keys of a run's summary, with their names for people."""
 _SHARE_TRIMMED = 0.25
 _BOOTSTRAP_SEED = 0xB007
 _CHUNK = 1000
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """The mean of what is left over the last axis without its lowest and its highest quarter.
+    """Returns the mean over the last axis without its lowest and its highest quarter.
 
-    A quarter is rounded down to whole values, so that of three or fewer nothing is left out.
+    A quarter is rounded down to whole values, so nothing is left out of three or fewer.
     """
     ordered = np.sort(np.asarray(values, np.float64), axis=-1)
     cut = int(_SHARE_TRIMMED * ordered.shape[-1])
@@ -34,14 +34,14 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 
 def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) -> dict[str, float | int | None]:
-    """The interquartile mean over runs, and its percentile interval by bootstrap; the same at every call.
+    """Returns the interquartile mean over runs, and its percentile interval by bootstrap; deterministic.
 
     Args:
-        values: One a run.
+        values: One per run.
 
     Returns:
-        ``seeds``, how many there are; ``interquartile_mean``, None without any; ``interval_low`` and
-        ``interval_high``, None with fewer than two.
+        ``seeds``, their number; ``interquartile_mean``, None without values; ``interval_low`` and ``interval_high``,
+        None for fewer than two.
     """
     runs = np.asarray(values, np.float64)
     if not len(runs):
@@ -59,11 +59,11 @@ def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) ->
 
 
 def caution(seeds: int) -> str:
-    """Says what is wrong with an interval over so few seeds; empty if there are enough of them.
+    """Warns about an interval over few seeds; empty if there are enough.
 
-    Up to four runs, more than 2.5 % of all resamples have the smallest one for their interquartile mean, so that the
-    interval is from the smallest to the largest; which holds the median of all runs that there could be unless all
-    those at hand are on one side of it.
+    For up to four runs, the smallest run is the interquartile mean of more than 2.5 % of all resamples, so the interval
+    goes from the smallest to the largest value. It contains the median of all possible runs unless all values are on
+    one side of it.
     """
     if not seeds:
         return "no seed is finished yet"

@@ -1,4 +1,4 @@
-"""The event log: what happens in a run besides finished rounds."""
+"""The event log: everything in a run except finished rounds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def time_of_day() -> str:
 
 
 class EventLog:
-    """Writes `events.jsonl`, and tells listeners of each event."""
+    """Writes `events.jsonl`, and passes each event to listeners."""
 
     def __init__(self, path: Path, now: Callable[[], str]) -> None:
-        """Adds to the events in ``path``, if there are any.
+        """Appends to the events in ``path``, if any.
 
         Args:
             path: The file.
@@ -30,7 +30,7 @@ class EventLog:
         self._listeners: list[Callable[[str, Mapping[str, Any]], None]] = []
 
     def listen(self, listener: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """Calls ``listener`` with the kind and the fields of every later event, after it was written."""
+        """Calls ``listener`` with the kind and the fields of every later event, once written."""
         self._listeners.append(listener)
 
     def append(self, kind: str, **fields: Any) -> None:
@@ -38,7 +38,7 @@ class EventLog:
 
         Args:
             kind: What happened.
-            **fields: JSON values that say more.
+            **fields: JSON values with details.
 
         Raises:
             ValueError: A number is not finite.

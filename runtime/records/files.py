@@ -1,4 +1,4 @@
-"""All writing into a run's directory: a crash at any instant leaves its files whole, and no link leads out of it."""
+"""All writes into a run's directory: files remain whole after any crash, and no link leads out of it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import IO, Any
 from runtime.errors import RunError, one_line
 
 RECORD_BYTES_MAX, LINES_BYTES_MAX, ARRAYS_BYTES_MAX = 2**26, 2**30, 2**33
-"""The largest JSON file, file of lines and file of arrays that is read: somebody else's may have any size."""
+"""Largest JSON file, file of lines, and file of arrays to read; foreign files may have any size."""
 INTEGER_MAX = 2**62
-"""The largest count that is read: sums and increments of smaller ones fit in 64 bits."""
+"""Largest count to read: sums and increments of smaller ones fit in 64 bits."""
 _GENERATOR_MAX = 2**128
-"""The largest whole number of all: part of the state of NumPy's random generators."""
+"""Largest integer to read, part of the state of NumPy's random generators."""
 TEMPORARY = ".tmp"
-"""Ends the name of a file that is not whole yet. A killed process leaves it behind."""
+"""Suffix of incomplete files, which a killed process leaves behind."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces the contents of ``path``: afterwards, and after any crash, it has the old or the new ones, whole.
+    """Replaces the contents of ``path`` atomically: after any crash, it has the old or the new contents.
 
     Raises:
         OSError: The file cannot be written; the old contents are still there.
@@ -43,7 +43,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 os.close(descriptor)
             os.replace(temporary, path)
         except BaseException:
-            # On a full disk it would keep the disk full.
+            # On a full disk, the leftover would keep the disk full.
             with suppress(OSError):
                 os.unlink(temporary)
             raise
@@ -55,23 +55,23 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) -> None:
-    """Adds to a file, which is created if it is missing.
+    """Appends to a file, which is created if missing.
 
     Args:
         path: The file.
         data: A line with its line break, or other bytes.
-        is_synced: Whether it is on disk when this returns.
+        is_synced: Whether data must be on disk when this returns.
         is_line: Whether it is a line.
 
     Raises:
-        OSError: The file cannot be written; it holds what it held.
+        OSError: The file cannot be written; its contents are unchanged.
     """
     with naming_full_disk(path), open_to_write(path, os.O_APPEND) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
         is_cut = is_line and size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         try:
-            # A line that a crash cut off spoils no other one.
+            # Starts a new line after one that a crash cut off.
             _write(descriptor, b"\n" * is_cut + data)
             if is_synced:
                 os.fsync(descriptor)
@@ -81,7 +81,7 @@ def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) ->
 
 
 def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
-    """Opens a file without a buffer; creates it if it is missing, and changes nothing in it.
+    """Opens a file without a buffer; creates it if it is missing, and does not change its contents.
 
     Args:
         path: The file.
@@ -95,12 +95,12 @@ def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
 
 
 def check_place(option: str, path: Path, endings: Collection[str]) -> None:
-    """Checks that a file can be written, before anything is read or computed for it.
+    """Checks that a file can be written, before any work for it.
 
     Args:
-        option: What named the file, such as ``--out``.
+        option: The option that names the file, such as ``--out``.
         path: The file.
-        endings: Of its name, as they are allowed.
+        endings: Allowed suffixes of its name.
 
     Raises:
         RunError: It cannot be written.
@@ -112,7 +112,7 @@ def check_place(option: str, path: Path, endings: Collection[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, if it is there.
+    """Removes a file, if it exists.
 
     Raises:
         OSError: It cannot be removed.
@@ -122,7 +122,7 @@ def remove(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Creates a directory and those above it, if they are missing.
+    """Creates a directory and its parents, if missing.
 
     Raises:
         OSError: It cannot be created.
@@ -132,12 +132,12 @@ def make_directory(path: Path) -> None:
 
 
 def read_regular(path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: bool = False) -> bytes:
-    """Returns what a file holds; a pipe or a device is not waited for.
+    """Returns a file's contents; never waits for a pipe or a device.
 
     Args:
         path: The file.
-        bytes_max: The largest size that is read.
-        may_be_link: Whether a symbolic link is followed.
+        bytes_max: Largest size to read.
+        may_be_link: Whether to follow a symbolic link.
 
     Raises:
         OSError: It is a link or no regular file, is too large, or cannot be read.
@@ -153,7 +153,7 @@ def read_regular(path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: 
 
 
 def to_json(value: Any) -> bytes:
-    """Returns indented JSON with a line break at its end.
+    """Returns indented JSON with a final line break.
 
     Raises:
         ValueError: A number is not finite.
@@ -162,20 +162,20 @@ def to_json(value: Any) -> bytes:
 
 
 def from_json(data: bytes | str, **hooks: Any) -> Any:
-    """Reads JSON that anybody may have altered; see `parse_json`.
+    """Reads untrusted JSON; see `parse_json`.
 
     Raises:
-        ValueError: As `parse_json`; or it has a number that is not finite or beyond ±2¹²⁸.
+        ValueError: See `parse_json`; or a number is not finite or beyond ±2¹²⁸.
     """
     return parse_json(data, parse_int=_number, parse_float=_number, parse_constant=_number, **hooks)
 
 
 def parse_json(data: bytes | str, **hooks: Any) -> Any:
-    """Reads JSON with any numbers: for those who tell people which of them is wrong.
+    """Reads JSON with any numbers, for callers that report bad ones.
 
     Args:
         data: The JSON.
-        **hooks: As of `json.loads`.
+        **hooks: See `json.loads`.
 
     Raises:
         ValueError: It is not JSON, or is nested too deeply.
@@ -187,7 +187,7 @@ def parse_json(data: bytes | str, **hooks: Any) -> Any:
 
 
 def json_object(data: bytes | str) -> dict[str, Any]:
-    """Reads a JSON object that anybody may have altered, as `from_json`; empty if it is none."""
+    """Reads an untrusted JSON object like `from_json`; empty if it is something else."""
     try:
         found = from_json(data)
     except ValueError:
@@ -197,10 +197,10 @@ def json_object(data: bytes | str) -> dict[str, Any]:
 
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
-    """A block that writes ``path``: if the disk is full, its error says where, how full, and what to do.
+    """A block that writes ``path``: if the disk is full, the error says where, how full, and what to do.
 
     Raises:
-        OSError: As the block.
+        OSError: From the block.
     """
     try:
         yield
@@ -221,7 +221,7 @@ def _number(text: str) -> int | float:
 
 
 def _create(path: Path) -> int:
-    """Opens a new file; what has its name is removed before: a crash's leftover, or a link."""
+    """Opens a new file, and first removes a leftover or a link with its name."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o666)
@@ -231,7 +231,7 @@ def _create(path: Path) -> int:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Opens a regular file, and waits for nothing."""
+    """Opens a regular file without waiting."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -245,7 +245,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Writes all of it, in as many pieces as the system wants."""
+    """Writes all of it, in several pieces if necessary."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest):]

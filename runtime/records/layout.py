@@ -1,4 +1,4 @@
-"""The names of runs and of all files that a run leaves, once."""
+"""The names of runs, and of all files of a run."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ ACTORS_LOG = "actors.log"
 REPORT = "report.html"
 LOCK = ".lock"
 UPDATES, KEPT_UPDATES = ".updates", "updates/"
-"""What a learner function finds and leaves, while a run on one machine lasts."""
+"""Files for learner functions, while a run on one machine lasts."""
 
 MPS = "mps"
 """Logs of NVIDIA's MPS, if instances share GPUs."""
 
 WANDB_ID, WANDB = "wandb.json", "wandb"
-"""With ``--wandb``: the run's id there, and the folder of W&B's own files."""
+"""With ``--wandb``: the run's id there, and the folder of W&B's files."""
 
 SEEDS = "seeds.json"
-"""In the directory of several seeds' runs."""
+"""In the directory of several seeds."""
 
 ENDED, REFUSED = "ended.json", "refused.json"
-"""In the results bucket: why a deployed run ended, and why a learner did not even begin."""
+"""In the results bucket: why a deployed run ended, and why a learner refused to start."""
 
 CHECKPOINT_NAME = re.compile(r"round_(\d{1,20})\.(json|safetensors)", re.ASCII)
-"""A checkpoint's two files below their folder: the round, and the kind of file."""
+"""A checkpoint's two files in their folder: the round, and the kind of file."""
 CHECKPOINT_FILE = re.compile(f"{CHECKPOINTS}/{CHECKPOINT_NAME.pattern}", re.ASCII)
 _OF_RUN = (CONFIG, PRICES, RATES, ROUNDS, EVENTS, SUMMARY, LEDGER, POLICY, BEST_POLICY, ACTORS_LOG, REPORT)
 RUN_FILE = re.compile("|".join([
     *map(re.escape, _OF_RUN), rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}",
     CHECKPOINT_FILE.pattern]), re.ASCII)
-"""The names of all files of a run that a bucket keeps; none of them is anything that Python or a shell would run,
-or longer than a file system takes. A browser would run a report, which is never downloaded but made anew."""
+"""The names of all files of a run that a bucket keeps. Neither Python nor a shell would run any of them, and none is
+too long for a file system. A browser would run a report, so it is never downloaded but made anew."""
 DOWNLOADED = ".download.json"
-"""In a directory that a run was downloaded to: from where."""
+"""In a downloaded run's directory: its origin."""
 
 FILES = (*_OF_RUN, WANDB_ID, SEEDS, ENDED, REFUSED, DOWNLOADED)
 FOLDERS = (CHECKPOINTS, TENSORBOARD, UPDATES, MPS, WANDB)
-"""All that a run, or several seeds, or a download puts into its directory, but for the lock."""
+"""Everything that a run, several seeds or a download puts into its directory, except the lock."""
 
 
 _NOT_IN_A_NAME = re.compile(r"[^\w.]+")
@@ -61,12 +61,12 @@ _NAME_CHARACTERS_MAX = 120
 
 
 def run_name(name: str, experiment: Experiment, *, has_seed: bool = True) -> str:
-    """Names a run for people, so that a list of runs tells them apart: ``hopper-Hopper-v5-ppo-fixed-seed-0``.
+    """Returns a name that distinguishes runs in a list: ``hopper-Hopper-v5-ppo-fixed-seed-0``.
 
     Args:
-        name: The experiment's.
-        experiment: What is trained.
-        has_seed: Whether it is one run; else the name is that of several seeds.
+        name: The experiment's name.
+        experiment: The experiment.
+        has_seed: Whether it is one run; otherwise the name is for several seeds.
     """
     parts = [name, experiment.environment.id, experiment.algorithm.kind, experiment.scaler.kind]
     text = _NOT_IN_A_NAME.sub("-", "-".join(parts)).strip("-.")[:_NAME_CHARACTERS_MAX]
@@ -74,12 +74,12 @@ def run_name(name: str, experiment: Experiment, *, has_seed: bool = True) -> str
 
 
 def default_directory(name: str, experiment: Experiment, begun: datetime, *, has_seed: bool = True) -> Path:
-    """Where a run, or several seeds, leave their results if nobody says where; arguments as of `run_name`."""
+    """Returns the default directory for results; see `run_name` for the arguments."""
     return Path("runs") / f"{run_name(name, experiment, has_seed=has_seed)}-{begun:%Y%m%d-%H%M%S}"
 
 
 def holds_seeds(path: Path) -> bool:
-    """Whether ``path`` is a directory of several seeds' runs."""
+    """Returns whether ``path`` is a directory of several seeds."""
     return (path / SEEDS).exists()
 
 
@@ -91,7 +91,7 @@ class RunFiles:
     """
 
     def __init__(self, path: Path) -> None:
-        """Names the files below ``path``, which need not exist."""
+        """Sets the paths below ``path``, which need not exist."""
         self.path = path
         self.config_path = path / CONFIG
         self.prices_path = path / PRICES

@@ -1,4 +1,4 @@
-"""policy.safetensors and best_policy.safetensors: trained policies, each complete with its normaliser."""
+"""policy.safetensors and best_policy.safetensors: trained policies, each with its normalizer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
 
 _FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
-"""One entry of the metadata is JSON of the other two: safetensors writes several in any order, and equal policies make
-equal files. What an earlier version wrote has none."""
+"""One metadata entry with the JSON of the other two: safetensors does not order entries, and equal policies should make
+equal files. Files of earlier versions lack it."""
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
@@ -38,18 +38,18 @@ def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
 def load_run_policy(
     directory: Path, *, is_best: bool, environment_id: str | None, trust: bool
 ) -> tuple[bytes, Experiment, ActorEnvironment]:
-    """A run's policy as a WEIGHTS message, the run's experiment, and an environment to act in, which is to be closed.
+    """Returns a run's policy as a WEIGHTS message, the run's experiment, and an environment, which the caller closes.
 
     Args:
-        directory: The run's.
-        is_best: Take the best evaluated policy; else the one that reached the target, else the newest.
-        environment_id: The environment, if the user names it; None for the run's.
-        trust: Whether code that the run names is run.
+        directory: The run's directory.
+        is_best: Whether to take the best evaluated policy; otherwise the one that reached the target, else the newest.
+        environment_id: The user's environment; None = the run's.
+        trust: Whether to run code that the run names.
 
     Raises:
-        RunDirectoryError: The directory does not hold one run, or not this policy of it; or the file is damaged, or of
+        RunDirectoryError: The directory does not hold one run with this policy; or the file is damaged, or belongs to
             another environment.
-        ExperimentError: As `runtime.records.downloaded.load_trusted_experiment`.
+        ExperimentError: See `runtime.records.downloaded.load_trusted_experiment`.
         UnusableEnvironmentError: The environment cannot be made here.
     """
     from lambda_actor.environments import make_environment
@@ -71,23 +71,23 @@ def load_run_policy(
     section = experiment.environment
     environment = make_environment(section.id, section.preprocessing, section.options)
     if environment.spaces.is_discrete:
-        # Only then it is known whether it gives action masks. What it raises it raises again where it is used.
+        # Only now it is known whether it has action masks. Its errors are raised again where it is used.
         with suppress(Exception):
             environment.reset(0)
     return weights, experiment, environment
 
 
 def load_policy(path: Path) -> bytes:
-    """The same weights message again.
+    """Reads the weights message.
 
     Raises:
-        RunDirectoryError: The file or its run is missing, or it is damaged.
+        RunDirectoryError: The file or its run is missing or damaged.
     """
     return _read(path)[0]
 
 
 def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
-    """The weights message, and what the file says about it."""
+    """Returns the weights message and the file's metadata."""
     try:
         data = read_regular(path, 2 * wire.MESSAGE_BYTES_MAX, may_be_link=True)
         arrays = safetensors.numpy.load(data)
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of all arrays, with names, shapes and types."""
+    """Returns the SHA-256 of all arrays, with names, shapes and types."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())

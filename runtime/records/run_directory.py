@@ -1,4 +1,4 @@
-"""What a run leaves in its directory, written so that a crash at any instant loses no finished round."""
+"""A run's directory, written so that no crash loses a finished round."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from runtime.records.rows import RoundRow
 
 
 class RunDirectory(RunFiles):
-    """The files of one run; held by one process at a time."""
+    """The files of one run; only one process at a time holds them."""
 
     def __init__(self, path: Path) -> None:
         """Creates the directory if it is missing, and locks it.
 
         Raises:
-            RunDirectoryError: It cannot be created or written, another process trains in it, or a link or a pipe is in
-                the place of one of its files.
+            RunDirectoryError: It cannot be created or written, another process trains in it, or a link or a pipe
+                replaces one of its files.
         """
         super().__init__(path)
         try:
@@ -53,12 +53,12 @@ class RunDirectory(RunFiles):
 
     @property
     def holds_run(self) -> bool:
-        """Whether anything of a run is there."""
+        """Returns whether there are files of a run."""
         return (any(path.exists() for path in (self.config_path, self.rounds_path))
                 or any(self.checkpoints_path.glob("round_*.json")))
 
     def close(self) -> None:
-        """Lets go of the directory; removes it again if nothing was ever started in it."""
+        """Releases the directory, and removes it if nothing was ever started in it."""
         try:
             if self._is_new and not self.holds_run:
                 for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.rates_path,
@@ -70,14 +70,14 @@ class RunDirectory(RunFiles):
             self._lock.close()
 
     def append_round(self, row: RoundRow) -> None:
-        """Adds a finished round's row, which is on disk when this returns."""
+        """Appends a finished round's row, which is on disk when this returns."""
         append(self.rounds_path, row.to_json_line(), is_synced=True)
 
     def check_rounds(self, round_index: int) -> None:
-        """Checks that the rows are those of one run whose newest sound checkpoint is of ``round_index``.
+        """Checks that the rows belong to one run whose newest sound checkpoint is of ``round_index``.
 
         Raises:
-            RunDirectoryError: The rows until there are not rounds 1 to ``round_index``, once each and in order; or
+            RunDirectoryError: The rows up to there are not rounds 1 to ``round_index``, once each and in order; or
                 there is no checkpoint, but there are more rows than a kill before the first one can leave.
         """
         found = [int(index) for index in map(_round_index, self._lines()) if index < math.inf]
@@ -89,25 +89,25 @@ class RunDirectory(RunFiles):
                 f"{round_index}: something of this run was lost or mixed with another; nothing was changed")
 
     def cut_rounds_back(self, round_index: int) -> None:
-        """Removes all rows after that round, and a last row that was written only in part."""
+        """Removes all rows after that round, and an incomplete last row."""
         if self.rounds_path.exists():
             write_atomically(self.rounds_path, b"".join(
                 line for line in self._lines() if _round_index(line) <= round_index))
 
     def read_rounds(self, *, until: float = math.inf) -> list[RoundRow]:
-        """Reads all rows except a last one that was written only in part.
+        """Reads all rows except an incomplete last one.
 
         Args:
             until: The last round to read.
 
         Raises:
-            RunDirectoryError: A row is not one that this version writes.
+            RunDirectoryError: A row is not of this version.
         """
         return [RoundRow.from_json_line(line) for line in self._lines()
                 if (index := _round_index(line)) < math.inf and index <= until]
 
     def _lines(self) -> list[bytes]:
-        """Of `rounds.jsonl`.
+        """Returns the contents of `rounds.jsonl`.
 
         Raises:
             RunDirectoryError: It cannot be read.
@@ -121,10 +121,10 @@ class RunDirectory(RunFiles):
 
 
 def _strange_file(path: Path) -> str:
-    """Says what has the name of a run's file and is none; empty if there is no such thing.
+    """Describes an entry that has the name of a run's file but another type; empty if there is none.
 
-    Nobody but the run writes there, unless the directory came from somebody else: then a link could have anything
-    overwritten or removed, and a pipe could be waited for without end.
+    Only the run writes there, unless the directory came from someone else. Then a link could cause other files to be
+    overwritten or removed, and a pipe could block forever.
     """
     inside = path / layout.CHECKPOINTS
     folders = [*(path / name for name in layout.FOLDERS), *path.glob("seed-*")]
@@ -142,7 +142,7 @@ def _strange_file(path: Path) -> str:
 
 
 def _round_index(line: bytes) -> float:
-    """Of a row; infinite for one that is not whole."""
+    """Returns the round of a row; infinite for an incomplete row."""
     index = json_object(line).get("round_index") if line.endswith(b"\n") else None
     return index if type(index) is int else math.inf
 

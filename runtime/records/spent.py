@@ -1,4 +1,4 @@
-"""What a run has spent, by the files that it left."""
+"""Computes a run's costs from its files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _USD_MAX = 1e12
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run has spent, and what it had reserved when its ledger was last written.
+    """A run's costs, and its reservations when its ledger was last written.
 
     Attributes:
         spent_usd: US dollars that are certainly spent.
-        reserved_usd: US dollars on top that it may still spend or, if it was killed, may have spent.
+        reserved_usd: US dollars that it may additionally spend or, if it was killed, may have spent.
 
     Raises:
         ValueError: An amount is negative, not finite, or more than any run can spend.
@@ -36,12 +36,12 @@ class Spent:
 
     @property
     def most_usd(self) -> float:
-        """The most that can have been spent: all that was reserved is counted."""
+        """Returns the most that can have been spent, counting all reservations."""
         return self.spent_usd + self.reserved_usd
 
 
 def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
-    """Reads what `ledger.json` says.
+    """Reads `ledger.json`.
 
     Raises:
         ValueError: Its amounts are not whole numbers from 0, or more than any run can spend.
@@ -58,19 +58,19 @@ def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
 def spent_by_records(
     *, ledger: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
 ) -> Spent | None:
-    """Returns what a run's records say together: the largest of them, as some may be older, damaged or missing.
+    """Returns the largest costs in a run's records, because some may be older, damaged or missing.
 
     Args:
-        ledger: What `ledger.json` holds; empty if there is none.
-        rows: What `rounds.jsonl` holds.
-        summary: What `summary.json` holds; empty if there is none.
+        ledger: Contents of `ledger.json`; empty if there is none.
+        rows: Contents of `rounds.jsonl`.
+        summary: Contents of `summary.json`; empty if there is none.
 
     Returns:
-        None if no record tells.
+        None if no record has costs.
     """
     readers: tuple[Callable[[], Spent], ...] = (
         lambda: spent_by_ledger(ledger),
-        # Beside a ledger that was damaged.
+        # Left next to a damaged ledger.
         lambda: Spent(float(summary["spent_usd"])),
         lambda: Spent(float(rows[-1]["spent_usd"])),
     )
@@ -82,7 +82,7 @@ def spent_by_records(
 
 
 def spent_in(path: Path) -> Spent:
-    """Returns what the run in the directory ``path`` has spent; nothing if there is no run."""
+    """Returns the costs of the run in the directory ``path``; zero if there is no run."""
     files = RunFiles(path)
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):

@@ -1,1 +1,1 @@
-"""Shows runs, several seeds, or several of them beside each other: a page of HTML, a table, a picture."""
+"""Shows and compares runs and seeds: an HTML page, a table, a picture."""

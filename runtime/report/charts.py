@@ -1,4 +1,4 @@
-"""What the report's charts show, as data; a library draws them in the browser."""
+"""Data of the report's charts; a library draws them in the browser."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from runtime.records.estimates import CONFIDENCE, interval_estimate
 from runtime.report.reading import Number, RecordedGroup, RecordedRun, Row
 
 RESAMPLES = 2000
-"""Of each point of a curve over seeds; the table of estimates takes more."""
+"""Resamples per point of a curve over seeds; the table of estimates uses more."""
 _GRID_POINTS = 100
 POINTS_MAX = 2000
-"""Of a line: a browser cannot show more, and the page of a run of 100,000 rounds would have 36 MB."""
+"""Most points of a line: a browser cannot show more, and the page of a run of 100,000 rounds would have 36 MB."""
 _EVALUATIONS_MIN = 3
-"""With fewer evaluations in a run, the curves of several runs are those of its training episodes."""
+"""With fewer evaluations in a run, curves of several runs show training episodes."""
 _EVALUATION, _TRAINING = "evaluation_return_mean", "episode_return_mean"
 
 DOLLARS = {"actors_cost_usd": "actors", "provisioned_cost_usd": "provisioned", "learner_cost_usd": "learner",
            "infrastructure_cost_usd": "cache, disk, address"}
-"""The parts of a round's bill, with their names for people."""
+"""Parts of a round's bill, with their names for people."""
 _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
@@ -40,30 +40,30 @@ _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
 Chart = dict[str, Any]
 Curve = tuple[Sequence[float], Sequence[Number]]
 PartsOf = Callable[[Row], Mapping[str, Number | None]]
-"""Divides a round's dollars or seconds among what they were for."""
+"""Divides a round's dollars or seconds by purpose."""
 
 
 def dollar_parts(row: Row) -> dict[str, float | None]:
-    """The dollars of a round: they add up to `round_cost_usd`."""
+    """Returns the dollars of a round, which add up to `round_cost_usd`."""
     return {name: row[key] for key, name in DOLLARS.items()}
 
 
 def measured_parts(row: Row) -> dict[str, float | None]:
-    """The measured seconds of a round: they add up to `round_s`."""
+    """Returns the measured seconds of a round, which add up to `round_s`."""
     collect, learn, whole = row["collect_s"], row["learn_s"], row["round_s"]
     rest = None if whole is None else max(0.0, whole - (collect or 0.0) - (learn or 0.0))
     return {"waiting for actors": collect, "updates": learn, "rest of the round": rest}
 
 
 def modelled_parts(row: Row) -> dict[str, float | None]:
-    """The seconds of a round that the bill counts: they add up to what `summary.json` calls `modelled_s`."""
+    """Returns the billed seconds of a round, which add up to `modelled_s` in `summary.json`."""
     learn, whole = row["modelled_learn_s"], row["modelled_round_s"]
     actors = None if whole is None else whole - (learn or 0.0)
     return {"actors and detector": actors, "updates": learn, "evaluations": row["modelled_evaluate_s"]}
 
 
 def thinned(line: Chart) -> Chart:
-    """A line with `POINTS_MAX` of its points at most, evenly chosen, the first and the last among them."""
+    """Thins a line to at most `POINTS_MAX` evenly chosen points, including the first and the last."""
     count = len(line["x"])
     if count <= POINTS_MAX:
         return line
@@ -73,19 +73,19 @@ def thinned(line: Chart) -> Chart:
 
 
 def basis_of(groups: Iterable[RecordedGroup]) -> str:
-    """``modelled``, ``metered``, or both."""
+    """Returns ``modelled``, ``metered``, or both."""
     return " and ".join(sorted({run.basis for group in groups for run in group.runs})) or "modelled"
 
 
 def are_apart(groups: Iterable[RecordedGroup]) -> bool:
-    """Whether the bill has every actor on a machine of its own: it is modelled, and there are no instances."""
+    """Returns whether the bill assumes a machine per actor: it is modeled, and there are no instances."""
     runs = [run for group in groups for run in group.runs]
     return (all(run.basis == "modelled" for run in runs)
             and not any(row["instances"] for run in runs for row in run.rows))
 
 
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
-    """Return against steps, measured seconds, seconds of the bill, and dollars."""
+    """Returns against steps, measured seconds, billed seconds, and dollars."""
     basis = basis_of(groups)
     runs = [run for group in groups for run in group.runs]
     machines = "with every actor on a machine of its own" if are_apart(groups) else "that the bill counts"
@@ -108,7 +108,7 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
 
 
 def _billed_s(row: Row) -> float | None:
-    """A round's seconds as `modelled_s` of `summary.json` counts them."""
+    """Returns a round's seconds as counted by `modelled_s` in `summary.json`."""
     return None if row["modelled_round_s"] is None else row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)
 
 
@@ -118,7 +118,7 @@ _WORDS = {_EVALUATION: "evaluation", _TRAINING: "training episodes"}
 def _returns(
     group: RecordedGroup, place: int, keys: Sequence[str], cost: Callable[[Row], float | None], groups: int
 ) -> Iterable[Chart]:
-    """The lines of one group; ``place`` chooses their colour."""
+    """Returns the lines of one group; ``place`` sets their color."""
     if len(group.runs) == 1:
         for index, key in enumerate(keys):
             xs, ys = _curve(group.runs[0], key, cost)
@@ -136,7 +136,7 @@ def _returns(
 
 
 def _curve(run: RecordedRun, key: str, cost: Callable[[Row], float | None]) -> Curve:
-    """What was used until each value of a column; an evaluation stands at the round that left its policy."""
+    """Pairs each value of a column with the total used so far; evaluations are at the round of their policy."""
     used, total, points = {}, 0.0, dict[float, Number]()
     for row in run.rows:
         step = cost(row)
@@ -151,7 +151,7 @@ def _curve(run: RecordedRun, key: str, cost: Callable[[Row], float | None]) -> C
 
 
 def _band(curves: Sequence[Curve]) -> dict[str, Any]:
-    """The interquartile mean over runs and its interval, from where all have a value; one that ended keeps its last."""
+    """Returns the interquartile mean over runs and its interval; runs that have ended keep their last value."""
     start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
     grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
     values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
@@ -161,13 +161,13 @@ def _band(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _throughput(row: Row) -> float | None:
-    """Steps that each instance trained on in a second of a round; None if there are no instances."""
+    """Returns the steps per second that each instance trained on; None without instances."""
     instances, steps, seconds = row["instances"], row["env_steps"], row["round_s"]
     return steps / instances / seconds if instances and steps and seconds else None
 
 
 def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
-    """Actors, signals and score by round; of several seeds, their mean over those that got to the round."""
+    """Charts actors, signals and score by round, averaged over the seeds that reached the round."""
     charts = []
     for key, (title, label) in _PER_ROUND.items():
         series = []
@@ -189,7 +189,7 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
 
 
 def part_charts(run: RecordedRun) -> list[Chart]:
-    """Where a run's dollars and seconds went until each round, part upon part."""
+    """Charts a run's cumulative dollars and seconds, stacked by part."""
     kinds: tuple[tuple[str, str, str, PartsOf], ...] = (
         ("Dollars until each round", run.basis, "US dollars", dollar_parts),
         ("Time until each round", "measured", "seconds, by the clock", measured_parts),
@@ -199,7 +199,7 @@ def part_charts(run: RecordedRun) -> list[Chart]:
 
 
 def _sums(rows: Sequence[Row], parts: PartsOf) -> list[dict[str, Any]]:
-    """Running sums of each part that is not always 0; what is unknown counts as 0."""
+    """Returns running sums of each part that is not always 0; unknown values count as 0."""
     found = [parts(row) for row in rows]
     rounds = [row["round_index"] for row in rows]
     series = []

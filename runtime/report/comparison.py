@@ -1,4 +1,4 @@
-"""Runs side by side as text: what differs in their settings, and how far they got."""
+"""Compares runs as text: different settings, and results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Line = tuple[str, Sequence[str]]
 
 
 def comparison_lines(groups: Sequence[RecordedGroup], columns: int) -> list[str]:
-    """Returns a table with a column for each group or, of a single one, for each of its runs and all of them together.
+    """Returns a table with a column for each group, or for a single group each of its runs and all together.
 
     Args:
         groups: At least one, each with a finished round.
-        columns: Of the terminal; what does not fit beside each other comes below.
+        columns: Width of the terminal; further columns go below.
     """
     sides = separated(groups)
     different = list(differences(sides).items())
@@ -44,7 +44,7 @@ def comparison_lines(groups: Sequence[RecordedGroup], columns: int) -> list[str]
 
 
 def _values(group: RecordedGroup) -> dict[str, str]:
-    """What a group's column holds below its settings."""
+    """Returns the values of a group's column below its settings."""
     finished = [run for run in group.runs if run.is_finished]
     reasons = Counter(_reason(run) for run in group.runs)
     is_alone = len(group.runs) == 1
@@ -62,7 +62,7 @@ def _reason(run: RecordedRun) -> str:
 
 
 def _results(run: RecordedRun) -> dict[str, Number | None]:
-    """By the rows, so that a run that has not ended has them, too."""
+    """From the rows, so that unfinished runs also have them."""
     def of(key: str) -> list[Number]:
         return [value for row in run.rows if (value := row[key]) is not None]
 
@@ -85,7 +85,7 @@ def _minutes(seconds: Sequence[Number]) -> float | None:
 
 
 def _estimated(values: Sequence[Number], name: str) -> str:
-    """The estimate over seeds, and below it its interval."""
+    """Returns the estimate over seeds, with its interval below."""
     one = interval_estimate(values)
     low, high = one["interval_low"], one["interval_high"]
     interval = "" if low is None else f"\n{_number(low, name)} … {_number(high, name)}"
@@ -100,7 +100,7 @@ def _number(value: Number | None, name: str) -> str:
 
 
 def _table(names: Sequence[str], rows: Sequence[Line], columns: int) -> list[str]:
-    """Lines of a table whose first column has the labels; columns that do not fit follow below, labelled again."""
+    """Lays out a table whose first column has labels; columns that do not fit go below, with labels again."""
     labels = ["", *(label for label, _ in rows)]
     texts = zip(names, *(found or [""] * len(names) for _, found in rows), strict=True)
     cells = [list(map(_folded, column)) for column in texts]

@@ -1,4 +1,4 @@
-"""The door to matplotlib: figures that become files."""
+"""The only door to matplotlib: figures that become files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = ("#2f6fb0", "#d9822b", "#3a8f4d", "#8e4aa8", "#777777", "#b5403a", "#1
 
 
 def new_figure(width_inches: float, height_inches: float, option: str) -> Figure:
-    """Returns an empty figure, which lays itself out.
+    """Returns an empty figure with automatic layout.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -28,7 +28,7 @@ def new_figure(width_inches: float, height_inches: float, option: str) -> Figure
 
 
 def save_figure(figure: Figure, path: Path, option: str) -> None:
-    """Writes a figure; the name's ending decides the format.
+    """Writes a figure in the format of the file's suffix.
 
     Raises:
         RunError: It cannot be written.
@@ -40,5 +40,5 @@ def save_figure(figure: Figure, path: Path, option: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text from a user or a file as it stands: matplotlib would read $ as mathematics, and hide a leading _."""
+    """Escapes text from a user or a file: matplotlib would read $ as mathematics, and hide a leading _."""
     return ("\u200a" if text.startswith("_") else "") + text.replace("$", r"\$")

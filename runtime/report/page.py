@@ -1,4 +1,4 @@
-"""Puts the report's page together: one file that needs no network."""
+"""Writes the report's page: one file that needs no network."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
 
 
 def try_to_write_report(directory: Path) -> str:
-    """Writes `report.html` into the directory of a run or of several seeds that have ended, whatever there is in it.
+    """Writes `report.html` into the directory of finished runs or seeds, whatever it contains.
 
     Returns:
-        Why it could not be written; empty if it was. Nothing that has ended may fail because of its report.
+        Why it could not be written; empty if it was. A failed report never makes a finished run fail.
     """
     try:
         write_report([directory], directory / layout.REPORT)
@@ -104,7 +104,7 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
 
 
 def shown(value: Number | None, digits: int | None = 0) -> Markup:
-    """A number for people, with so many digits after the point (None: those of a return); its element holds all."""
+    """Formats a number with these decimals (None: as a return); the element's value has all digits."""
     if value is None:
         return Markup("–")
     return Markup('<data value="{}">{}</data>').format(
@@ -123,7 +123,7 @@ def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
 
 
 def _told(runs: Sequence[RecordedRun], *keys: str) -> str:
-    """What the summaries say under these keys, each combination once."""
+    """Returns the summaries' values under these keys, each combination once."""
     told = [", ".join(str(run.summary[key]) for key in keys) for run in runs if set(keys) <= run.summary.keys()]
     return "; ".join(dict.fromkeys(told))
 
@@ -158,7 +158,7 @@ Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]
 
 
 def _ended(runs: Sequence[RecordedRun], basis: str) -> Table:
-    """How each run ended, as its `summary.json` says."""
+    """Shows how each run ended, from its `summary.json`."""
     dropped = ({"episodes_dropped": ("dropped episodes", 0), "steps_dropped": ("dropped steps", 0)}
                if any(run.value("episodes_dropped") for run in runs) else {})
     keys = {"evaluation_return_mean": ("last evaluation", None), "evaluation_return_best": ("best evaluation", None),
@@ -175,7 +175,7 @@ def _ended(runs: Sequence[RecordedRun], basis: str) -> Table:
 
 
 def _dollars(runs: Sequence[RecordedRun]) -> Table:
-    """Each run's bill, whose parts add up to what is spent."""
+    """Shows each run's bill, whose parts add up to the total."""
     rows = []
     for run in runs:
         parts = [run.total(key) for key in DOLLARS]
@@ -185,7 +185,7 @@ def _dollars(runs: Sequence[RecordedRun]) -> Table:
 
 
 def _seconds(runs: Sequence[RecordedRun], parts_of: PartsOf, beside: Mapping[str, str]) -> Table:
-    """Each run's seconds, whose parts add up; columns of what went on beside them come last."""
+    """Shows each run's seconds, whose parts add up; columns of parallel work come last."""
     heads, rows = list(parts_of(dict.fromkeys(RoundRow.columns()))), []
     for run in runs:
         found = [parts_of(row) for row in run.rows]
@@ -197,7 +197,7 @@ def _seconds(runs: Sequence[RecordedRun], parts_of: PartsOf, beside: Mapping[str
 
 
 def _events(run: RecordedRun) -> Mapping[str, Any]:
-    """How often each kind of event is there, and the last ones in full."""
+    """Shows the count of each kind of event, and the last ones in full."""
     kinds: dict[str, list[str]] = {}
     for event in run.events:
         kinds.setdefault(event["event"].replace("_", " "), []).append(_moment(event))
@@ -224,7 +224,7 @@ def _detail(event: Mapping[str, Any]) -> str:
 
 
 def _differences(groups: Sequence[RecordedGroup]) -> tuple[Sequence[str], Mapping[str, Sequence[str]]] | None:
-    """Settings that differ between groups or, if there is one only, between its runs; with what each of them has."""
+    """Shows settings that differ between groups or, for a single group, between its runs."""
     sides = separated(groups)
     different = differences(sides)
     return ([side.name for side in sides], different) if different else None

@@ -1,4 +1,4 @@
-"""Draws runs as one picture: the report's curves, for a page or a slide."""
+"""Draws runs as one picture, with the report's curves, for a page or a slide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEGEND_ROWS_MAX = 10
 
 
 def draw_runs(groups: Sequence[RecordedGroup], picture: Path) -> None:
-    """Draws one run's curves and bill, or those of several runs over each other.
+    """Draws one run's curves and bill, or overlays those of several runs.
 
     Args:
         groups: At least one; a group of several runs gets the band of its seeds.
@@ -49,9 +49,9 @@ def draw_runs(groups: Sequence[RecordedGroup], picture: Path) -> None:
 
 
 def _charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
-    """Of one run its returns, its bill and its rounds; of several their returns and actors."""
+    """Chooses returns, bill and rounds for one run, returns and actors for several."""
     returns = return_charts(groups)
-    # Eight actors in every round are no picture.
+    # Constant actors are not worth a chart.
     rounds = [chart for chart in round_charts(groups) if len({y for one in chart["series"] for y in one["y"]}) > 1]
     if len(groups) == 1 and len(groups[0].runs) == 1:
         return [returns[0], part_charts(groups[0].runs[0])[0], *rounds]
@@ -92,7 +92,7 @@ def _draw_line(axes: Axes, one: Chart) -> None:
 
 
 def _shortened(value: float, _place: float) -> str:
-    """A number of an axis: 1k, 250k, 2M."""
+    """Formats a number of an axis: 1k, 250k, 2M."""
     for unit, sign in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:g}{sign}"

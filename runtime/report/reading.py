@@ -1,4 +1,4 @@
-"""Reads what runs have recorded, in whatever state it is: what cannot be read is told, and the rest is used."""
+"""Reads runs' records in any state: unreadable parts are reported, the rest is used."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError)
 _CONFIG_CHARACTERS_MAX = 100_000
 _SEEDS_MAX = 10_000
-"""A file may name millions, and each of them is looked for."""
+"""A file may name millions of seeds, and each is looked up."""
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
-"""Sums of larger ones might not be finite; nothing that a run records is as large."""
+"""Sums of larger values might overflow; no real run reaches them."""
 _VALUES_SHOWN = 5
 _FAILED = ("failed", "interrupted")
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """One run's records, as far as they can be read.
+    """The readable records of one run.
 
     Attributes:
         name: For people.
         rows: Its finished rounds in order; each key of `RoundRow` has a finite number or None.
-        summary: What `summary.json` holds; empty if the run has not ended.
-        settings: What `config.yaml` holds and something reads, by dotted path; values as they stand in such a file.
+        summary: Contents of `summary.json`; empty if the run has not ended.
+        settings: Used keys of `config.yaml`, by dotted path, with values as in a file.
         config_text: The same as text.
-        events: What `events.jsonl` holds, in order.
-        spent_usd: What is certainly spent, and after it what it may have spent besides, in US dollars.
-        problems: A sentence on each thing that could not be read.
+        events: Events of `events.jsonl`, in order.
+        spent_usd: US dollars certainly spent, and additionally possibly spent.
+        problems: A sentence for each unreadable part.
     """
 
     name: str
@@ -59,27 +59,27 @@ class RecordedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its own end, as estimates over seeds ask for."""
+        """Returns whether it finished by itself, as estimates over seeds require."""
         return bool(self.summary) and self.summary.get("stop_reason") not in (None, *_FAILED)
 
     @property
     def basis(self) -> str:
-        """What its dollars and its seconds of the bill are: ``modelled`` or ``metered``."""
+        """Returns the basis of its dollars and billed seconds: ``modelled`` or ``metered``."""
         started = next((event.get("cost_basis") for event in self.events if event["event"] == "run_started"), None)
         return "metered" if "metered" in (self.summary.get("cost_basis"), started) else "modelled"
 
     @property
     def seed(self) -> int | None:
-        """Its seed; None if its settings do not tell."""
+        """Returns its seed; None if its settings have none."""
         text = self.settings.get("seed", "")
         return int(text) if text.isdecimal() else None
 
     def value(self, key: str) -> Number | None:
-        """A number of `summary.json`; None if it is not there."""
+        """Returns a number of `summary.json`, or None."""
         return number(self.summary.get(key))
 
     def total(self, key: str) -> Number | None:
-        """The sum of a column over all rounds; None if no round has it."""
+        """Returns the sum of a column over all rounds; None if no round has it."""
         found = [value for row in self.rows if (value := row[key]) is not None]
         return sum(found) if found else None
 
@@ -91,7 +91,7 @@ class RecordedGroup:
     Attributes:
         name: For people.
         runs: In the order of their seeds.
-        problems: A sentence on each thing of the group's own that could not be read.
+        problems: A sentence for each unreadable part of the group itself.
     """
 
     name: str
@@ -100,7 +100,7 @@ class RecordedGroup:
 
 
 def number(value: Any) -> Number | None:
-    """``value`` if it is a number that sums can be made of, else None."""
+    """Returns ``value`` if it is a number fit for sums, otherwise None."""
     return value if type(value) in (int, float) and -_NUMBER_MAX <= value <= _NUMBER_MAX else None
 
 
@@ -122,10 +122,10 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
 
 
 def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
-    """Reads runs and directories of seeds, each of which has something to compare.
+    """Reads runs and directories of seeds that must have data to compare.
 
     Raises:
-        RunDirectoryError: One of them does not exist, is not a run's, or has no finished round.
+        RunDirectoryError: One of them does not exist, is not a run, or has no finished round.
     """
     groups = read_groups(paths)
     for path, group in zip(paths, groups, strict=True):
@@ -143,7 +143,7 @@ def _is_run(path: Path) -> bool:
 
 
 def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
-    """Puts single runs that differ only in their seed into one group, where the first of them stands."""
+    """Groups single runs that differ only in their seed, at the place of the first."""
     members: list[list[RecordedGroup]] = []
     for group in groups:
         home = next((found for found in members if len(group.runs) == 1 and _differ_only_in_seed(
@@ -160,7 +160,7 @@ def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
     values = {key: found for key, found in differences(merged).items() if key != "seed"}
 
     def distinct_name(place: int, name: str) -> str:
-        """What differs tells groups of one name apart."""
+        """Distinguishes groups with the same name by their differences."""
         told = [f"{key.rpartition('.')[2]} {found[place]}" for key, found in values.items()]
         return name if names[name] == 1 else ", ".join([name, *told])
 
@@ -169,7 +169,7 @@ def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
 
 
 def _common_name(names: Sequence[str]) -> str:
-    """What the names begin with, without the seed; all of them if that is nothing."""
+    """Returns the common start of the names, without the seed; all names if there is none."""
     return re.sub(r"[\W_]+(seed|s)?[\W_]*\d*$", "", os.path.commonprefix(list(names))) or ", ".join(names)
 
 
@@ -180,19 +180,19 @@ def _differ_only_in_seed(runs: Sequence[RecordedRun]) -> bool:
 
 
 def separated(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
-    """The groups or, if there is one only, each of its runs as one."""
+    """Returns the groups or, for a single group, each of its runs as a group."""
     return list(groups) if len(groups) > 1 else [RecordedGroup(run.name, [run]) for run in groups[0].runs]
 
 
 def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
-    """Settings that differ between groups: what each of them has, by dotted path."""
+    """Returns the settings that differ between groups, by dotted path."""
     keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.settings)
     values = {key: [_together([run.settings.get(key, "–") for run in group.runs]) for group in groups] for key in keys}
     return {key: found for key, found in values.items() if len(set(found)) > 1}
 
 
 def _together(values: Sequence[str]) -> str:
-    """The values of a group's runs, each once; of many the first and the last."""
+    """Returns the distinct values of a group's runs; of many, the first and the last."""
     unique = list(dict.fromkeys(values))
     if len(unique) <= _VALUES_SHOWN:
         return ", ".join(unique)
@@ -200,7 +200,7 @@ def _together(values: Sequence[str]) -> str:
 
 
 def _name(path: Path) -> str:
-    """The directory's, with what it is in if it is a mere number, or one of several seeds."""
+    """Returns the directory's name, with its parent if it is a mere number, or a seed."""
     is_telling = any(letter.isalpha() for letter in path.name) and not layout.holds_seeds(path.parent)
     return path.name if is_telling else f"{path.parent.name}/{path.name}"
 
@@ -221,7 +221,7 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
     folders = {seed: path / f"seed-{seed}" for seed in seeds[:_SEEDS_MAX]}
     if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
         problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
-    # Those to come have no directory yet.
+    # Seeds to come have no directory yet.
     runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items()
             if folder.exists() and folder.name not in links]
     if len(runs) < len(folders):
@@ -230,7 +230,7 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
 
 
 def read_run(path: Path, name: str) -> RecordedRun:
-    """Reads the run in the directory ``path``, which may hold anything."""
+    """Reads the run in the directory ``path``, whatever it contains."""
     files, problems = RunFiles(path), list[str]()
     known = (files.config_path, files.rounds_path, files.summary_path, files.events_path)
     if not any(one.exists() for one in known):
@@ -252,7 +252,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
         settings = {key: value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
                     for key, value in leaves(tree)}
         if (path.parent / layout.SUMMARY).exists() and layout.holds_seeds(path.parent):
-            # Its own is but its share of what all seeds together may spend.
+            # Its own budget is only its share of the seeds' budget.
             settings["budget.usd"] = str(_read_object(path.parent / layout.SUMMARY, problems).get("budget_usd"))
     except FileNotFoundError:
         problems.append(f"there is no {layout.CONFIG}")
@@ -277,7 +277,7 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
 
 
 def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines whose ``key`` is of that type."""
+    """Returns the objects in a file of JSON lines whose ``key`` has that type."""
     try:
         lines = read_regular(path, LINES_BYTES_MAX).splitlines(keepends=True)
     except FileNotFoundError:

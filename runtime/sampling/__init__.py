@@ -1,1 +1,1 @@
-"""How the trajectories of a round come to be."""
+"""Collects the trajectories of a round."""

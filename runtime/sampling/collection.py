@@ -1,4 +1,4 @@
-"""The actors of one attempt at one synchronous round."""
+"""Actors of one attempt at one synchronous round."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runtime.sampling.failures import Failures
 
 @dataclass
 class Collected(ActorTally):
-    """What the actors of an attempt brought.
+    """Results of an attempt's actors.
 
     Attributes:
         trajectories: Decoded trajectory messages by slot.
-        run_s: Billed seconds of every ended invocation, without a start-up where that is told apart.
-        slot_s: Modelled seconds by slot until its trajectory was there, or it was given up; tries added up.
+        run_s: Billed seconds of every ended invocation, without separately reported startups.
+        slot_s: Modeled seconds per slot until its trajectory arrived or it was given up, over all tries.
         has_raising_slot: Whether every try of some slot raised.
     """
 
@@ -32,7 +32,7 @@ class Collected(ActorTally):
 
 
 class Collection:
-    """Starts the actors of an attempt, replaces those that fail, and waits for all or for the deadline."""
+    """Starts the actors of an attempt, replaces failed ones, and waits for all or for the deadline."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Collection:
 
         Args:
             prefix: First part of the invocation ids; unique to this attempt at this round.
-            deadline_s: Seconds for which actors are awaited.
-            save_ledger: Puts the meter's state on disk; called before a replacement starts.
+            deadline_s: Seconds to wait for actors.
+            save_ledger: Writes the meter's state to disk; called before a replacement starts.
             clock: Monotonic seconds.
         """
         self._sampler, self._meter, self._failures, self._events = sampler, meter, failures, events
@@ -65,14 +65,14 @@ class Collection:
 
     @property
     def started(self) -> int:
-        """Slots that were started."""
+        """Returns the slots that were started."""
         return len(self.collected.slot_s)
 
     def start(self, slots: Sequence[int], episodes: Mapping[int, OpenEpisodeRecord]) -> None:
-        """Starts one actor for each slot; their reservations are already made.
+        """Starts one actor for each slot, after their reservations.
 
         Args:
-            episodes: The open episode that a slot continues, if there is one.
+            episodes: Open episodes to continue, by slot.
         """
         self._episodes.update(episodes)
         self.collected.slot_s.update(dict.fromkeys(slots, 0.0))
@@ -82,7 +82,7 @@ class Collection:
         """Waits for all actors, or for the deadline.
 
         Raises:
-            ActorsKeepFailingError: The circuit breaker.
+            ActorsKeepFailingError: Too many actors failed in a row.
         """
         while self._sampler.in_flight:
             left_s = self._deadline_s - self._clock()
@@ -98,7 +98,7 @@ class Collection:
         return self.collected
 
     def abandon(self, reason: str) -> None:
-        """Gives up all that still run, and settles them."""
+        """Abandons all running actors, and settles them."""
         self._may_replace = False
         if not self._sampler.in_flight:
             return

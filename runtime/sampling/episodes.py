@@ -1,4 +1,4 @@
-"""Open episodes: those that a fragment left unfinished and a later actor continues."""
+"""Open episodes, which a fragment left unfinished and a later actor continues."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from runtime.ports.run import EventSink
 from runtime.ports.sampling import OpenEpisodeRecord, Trajectory
 
 SUSPICIONS_MAX = 2
-"""An open episode is dropped when it has been suspected this often: its continuations would raise forever."""
+"""An open episode is dropped after this many suspicions, because its continuations would raise forever."""
 
 
 class OpenEpisodes:
     """The open episodes of a run, oldest first.
 
     Attributes:
-        waiting: All of them, those included that an actor continues at the moment.
-        dropped: How many were dropped since the last `take_dropped`.
+        waiting: All of them, including those that an actor currently continues.
+        dropped: Number dropped since the last `take_dropped`.
     """
 
     def __init__(self, events: EventSink) -> None:
-        """Starts with none.
+        """Starts without episodes.
 
         Args:
-            events: Records episodes that are dropped.
+            events: Records dropped episodes.
         """
         self._events = events
         self._suspicions: Counter[str] = Counter()
@@ -45,15 +45,15 @@ class OpenEpisodes:
             self._suspicions.pop(episode_id, None)
 
     def replayed_steps(self, trajectories: Sequence[Trajectory]) -> int:
-        """Returns the steps of the episodes that these trajectories continue, and that wait here until `take_over`."""
+        """Returns the steps of the episodes that these trajectories continue, which remain here until `take_over`."""
         continued = {continued_episode(trajectory) for trajectory in trajectories}
         return sum(record.steps for record in self.waiting if record.episode_id in continued)
 
     def suspect(self, episode_id: str, error: str) -> None:
-        """Notes that every try to continue this episode raised; drops it if that was so before, too.
+        """Records that every try to continue this episode raised; drops it the second time.
 
         Args:
-            error: What the last try said.
+            error: Error of the last try.
         """
         self._suspicions[episode_id] += 1
         if self._suspicions[episode_id] >= SUSPICIONS_MAX:
@@ -63,33 +63,33 @@ class OpenEpisodes:
             self._events.append("episode_dropped", episode_id=episode_id, error=error)
 
     def drop_all(self) -> None:
-        """Drops all: what goes on from here is another environment."""
+        """Drops all episodes, because the environment changes."""
         self.dropped += len(self.waiting)
         self.waiting = []
         self._suspicions.clear()
 
     def take_dropped(self) -> int:
-        """Returns how many were dropped since the last call."""
+        """Returns the number dropped since the last call."""
         dropped, self.dropped = self.dropped, 0
         return dropped
 
     def not_in(self, episode_ids: Iterable[str]) -> list[OpenEpisodeRecord]:
-        """The open episodes but for these, oldest first."""
+        """Returns the open episodes except these, oldest first."""
         taken = set(episode_ids)
         return [record for record in self.waiting if record.episode_id not in taken]
 
     def get_state(self) -> State:
-        """The episodes themselves; how often they were suspected is forgotten."""
+        """Returns the episodes, without their suspicions."""
         return State({str(index): np.frombuffer(record.data, np.uint8) for index, record in enumerate(self.waiting)},
                      {"episode_ids": [record.episode_id for record in self.waiting], "dropped": self.dropped})
 
     def set_state(self, state: State) -> None:
-        """Replaces all by those of ``state``, which an older version may have written without ``dropped``."""
+        """Replaces all by those of ``state``; older versions wrote no ``dropped``."""
         self.dropped = state.values.get("dropped", 0)
         self.waiting = [OpenEpisodeRecord(episode_id, state.arrays[str(index)].tobytes())
                         for index, episode_id in enumerate(state.values["episode_ids"])]
 
 
 def continued_episode(trajectory: Trajectory) -> str:
-    """The id of the episode that this trajectory continued; empty if it began with a fresh one."""
+    """Returns the id of the episode that this trajectory continued; empty if it began a new one."""
     return bytes(trajectory["continued_episode"]).decode()

@@ -1,4 +1,4 @@
-"""What follows when actors fail: an event, a tripped breaker, the end of episodes that always raise."""
+"""Handles failing actors: events, the circuit breaker, and episodes that always raise."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CACHE_ERRORS: tuple[str, ...] = (CacheError.__name__, *(one.__name__ for one in
 
 @dataclass(frozen=True)
 class Patience:
-    """How many failures are borne.
+    """Limits for failures.
 
     Attributes:
-        quorum: Share of a synchronous round's actors that must return for it to be trained on.
+        quorum: Share of a synchronous round's actors that must return.
         attempts: Tries for each slot of a synchronous round, and for an open episode whose continuation raises.
-        failures_max: Failures without a success between them that end the run.
+        failures_max: Consecutive failures that end the run.
     """
 
     quorum: float = 0.95
@@ -31,22 +31,22 @@ class Patience:
 
 
 class Failures:
-    """Keeps account of failed actors, whatever the pacing of rounds.
+    """Counts failed actors, with any pacing of rounds.
 
-    Ends a run whose actors keep failing, before it has paid for failures all night.
+    Ends a run whose actors keep failing, before it pays for failures all night.
 
     Attributes:
-        patience: How many are borne.
-        has_raising_slot: Whether some slot's, or some episode's, every try has raised since `begin`.
+        patience: The limits.
+        has_raising_slot: Whether every try of some slot or episode has raised since `begin`.
     """
 
     def __init__(self, events: EventSink, episodes: OpenEpisodes, patience: Patience) -> None:
-        """Starts with no failure.
+        """Starts without failures.
 
         Args:
             events: Records each failure.
-            episodes: Are told of episodes whose every continuation raises.
-            patience: How many failures are borne.
+            episodes: Informed of episodes whose every continuation raises.
+            patience: The limits.
         """
         self._events, self._episodes, self.patience = events, episodes, patience
         self._in_a_row = 0
@@ -54,24 +54,24 @@ class Failures:
         self.has_raising_slot = False
 
     def begin(self) -> None:
-        """Forgets which rollouts have raised: a new attempt at a round begins."""
+        """Forgets which rollouts have raised, for a new attempt at a round."""
         self._raised.clear()
         self.has_raising_slot = False
 
     def succeeded(self, actor: Actor) -> None:
-        """Notes an accepted trajectory."""
+        """Records an accepted trajectory."""
         self._raised.pop(_key(actor), None)
         self._in_a_row = 0
 
     def failed(self, actor: Actor, outcome: Outcome, reason: str) -> None:
-        """Notes an actor that brought no usable trajectory although it was awaited.
+        """Records an awaited actor without a usable trajectory.
 
         Args:
             outcome: How its invocation ended.
             reason: Why there is no trajectory.
 
         Raises:
-            ActorsKeepFailingError: One failure too many in a row.
+            ActorsKeepFailingError: Too many failures in a row.
         """
         self._events.append("actor_failed", invocation_id=actor.invocation_id, slot=actor.work.slot,
                             attempt=actor.work.attempt, status=outcome.status, error=reason)
@@ -92,5 +92,5 @@ def _key(actor: Actor) -> str:
 
 
 def _is_its_own(outcome: Outcome) -> bool:
-    """Whether the rollout raised: not the process, and not the cache, whose troubles pass."""
+    """Returns whether the rollout raised, as opposed to process and cache, whose problems pass."""
     return outcome.status == "error" and not outcome.error.startswith(_CACHE_ERRORS)

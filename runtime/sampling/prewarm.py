@@ -1,4 +1,4 @@
-"""Starts actors once before the first round: warm for it, and proof that they start at all."""
+"""Starts actors once before the first round, to warm them up and to check that they start."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def prewarm(
     save_ledger: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Lets actors import everything and reach the cache; waits for them.
+    """Makes actors import everything and reach the cache, and waits for them.
 
     Args:
-        actors: How many; fewer if the budget holds fewer.
-        event: What each of them receives but for its id; see `lambda_actor.handler`.
-        timeout_s: Longest that one may run, without its start-up.
-        save_ledger: Puts the meter's state on disk; called before anything starts.
+        actors: Number of actors; fewer if the budget requires it.
+        event: Event for each of them, without the id; see `lambda_actor.handler`.
+        timeout_s: Time limit for each, without its startup.
+        save_ledger: Writes the meter's state to disk; called before anything starts.
         clock: Monotonic seconds.
 
     Raises:
-        BudgetError: The budget does not hold a single one.
-        ActorsKeepFailingError: Not a single one started.
+        BudgetError: The budget has no room for a single actor.
+        ActorsKeepFailingError: No actor started.
     """
     works = [Work(ACTOR, slot) for slot in range(actors)]
     works = works[: meter.reserve(works)]
@@ -62,4 +62,4 @@ def prewarm(
 
 
 _NO_SPACES = Spaces((1,), action_size=1)
-"""Prewarmed actors bring no trajectory that could fit any."""
+"""Rejects any trajectory: prewarmed actors have none."""

@@ -1,4 +1,4 @@
-"""Samples by serverless actors: a fleet runs them, a cache carries what they read and bring, a meter bills them."""
+"""Samples with serverless actors: a fleet runs them, a cache carries their data, a meter bills them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runtime.sampling.trajectories import decode_trajectory
 
 
 class ServerlessSampler:
-    """A `runtime.ports.sampling.Sampler`; the only one who waits for the fleet and takes from the cache."""
+    """A `runtime.ports.sampling.Sampler`; only this waits for the fleet and takes from the cache."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class ServerlessSampler:
         """Starts nothing yet.
 
         Args:
-            meter: Settles each actor when it ends; whoever starts actors has reserved their worst cases.
+            meter: Settles each actor when it ends. Callers reserve the worst cases of actors that they start.
             clock: Monotonic seconds.
-            give_up_timeout_s: Longest wait for the end of an actor that was given up.
+            give_up_timeout_s: Longest wait for the end of an abandoned actor.
         """
         self._fleet, self._cache, self._meter, self._clock = fleet, cache, meter, clock
         self._give_up_timeout_s = give_up_timeout_s
@@ -48,22 +48,22 @@ class ServerlessSampler:
 
     @property
     def concurrency(self) -> int:
-        """Actors that really run at once."""
+        """Returns how many actors really run at once."""
         return self._fleet.concurrency
 
     @property
     def in_flight(self) -> Mapping[str, Actor]:
-        """Actors that have not ended, by invocation id, in the order in which they started."""
+        """Returns actors that have not ended, by invocation id, in starting order."""
         return self._in_flight
 
     @property
     def awaited(self) -> list[Actor]:
-        """Actors whose trajectories may still come, in the order in which they started."""
+        """Returns actors whose trajectories may still arrive, in starting order."""
         return [actor for one, actor in self._in_flight.items()
                 if one not in self._given_up_s and one not in self._delivered]
 
     def publish(self, policy_version: int, weights: bytes) -> None:
-        """Makes these weights fetchable, and forgets those that no actor in flight can ask for."""
+        """Publishes these weights, and drops those that no actor in flight can request."""
         self._cache.publish_weights(policy_version, weights)
         needed = {policy_version, *(actor.policy_version for actor in self._in_flight.values())}
         for old in [version for version in self._versions if version not in needed]:
@@ -72,7 +72,7 @@ class ServerlessSampler:
         self._versions.append(policy_version)
 
     def start(self, actors: Sequence[Actor]) -> None:
-        """Starts these actors; their worst cases are reserved already."""
+        """Starts these actors, whose worst cases are already reserved."""
         episodes = {actor.episode_id: actor.episode.data for actor in actors if actor.episode}
         self._episodes.update(episodes)
         self._cache.publish_episodes(episodes)
@@ -81,7 +81,7 @@ class ServerlessSampler:
         self._fleet.start([actor.invocation for actor in actors])
 
     def next(self, timeout_s: float) -> Ended | None:
-        """The next actor that ended, settled; None if none did within ``timeout_s``."""
+        """Returns the next actor that ended, settled; None if none did within ``timeout_s``."""
         if (outcome := self._known()) is None:
             self._outcomes.extend(self._fleet.wait(timeout_s))
             outcome = self._known()
@@ -93,19 +93,19 @@ class ServerlessSampler:
         return None
 
     def _known(self) -> Outcome | None:
-        """The next outcome that the fleet has told already; some come twice."""
+        """Returns the next outcome from the fleet, without duplicates."""
         while self._outcomes:
             if (outcome := self._outcomes.popleft()).invocation_id in self._in_flight:
                 return outcome
         return None
 
     def deliver(self, actor: Actor) -> Trajectory | None:
-        """The trajectory of an actor that need not be awaited any longer, if it has been accepted already.
+        """Stops waiting for an actor, and returns its trajectory if it was already accepted.
 
-        If it has not, its door is closed and the actor is given up. In both cases its end is still to come.
+        Otherwise its door is closed, and the actor is abandoned. In both cases its end is still to come.
 
         Raises:
-            WireError: It has been accepted, but cannot be used.
+            WireError: An accepted trajectory is unusable.
         """
         taken = self._take(actor.invocation_id)
         if taken is None:
@@ -116,7 +116,7 @@ class ServerlessSampler:
         return _decoded(taken, actor)
 
     def give_up_all(self) -> Iterator[Ended]:
-        """Gives up all actors; yields each as it ends. Those that do not end soon are billed to their limit."""
+        """Abandons all actors, and yields each as it ends. Those that do not end soon are billed to their limit."""
         with suppress(CacheError):
             for invocation_id in self._in_flight:
                 # An actor that the fleet cannot end asks the cache whether it is still wanted.
@@ -130,7 +130,7 @@ class ServerlessSampler:
             yield self._ended(self._deaf(invocation_id))
 
     def tidy(self) -> int:
-        """Has the cache forget what no actor in flight needs; returns how many trajectories came too late since."""
+        """Makes the cache drop unneeded data, and returns the number of trajectories that arrived too late since."""
         late, self._late = self._late, 0
         continued = {actor.episode_id for actor in self._in_flight.values()}
         self._cache.discard_episodes(sorted(self._episodes - continued))
@@ -165,7 +165,7 @@ class ServerlessSampler:
                      was_delivered=delivered_bytes is not None)
 
     def _take(self, invocation_id: str) -> bytes | WireError | None:
-        """Closes an actor's door; returns what it has submitted, whatever became of it afterwards."""
+        """Closes an actor's door, and returns its submission, even if it failed afterwards."""
         if invocation_id not in self._taken:
             try:
                 self._taken[invocation_id] = self._cache.take(invocation_id)
@@ -174,7 +174,7 @@ class ServerlessSampler:
         return self._taken[invocation_id]
 
     def _reason(self, outcome: Outcome) -> str:
-        """Why an actor brought no trajectory."""
+        """Returns why an actor has no trajectory."""
         if outcome.status != "ok" or outcome.response is None:
             return outcome.error
         if outcome.response["status"] != LATE:

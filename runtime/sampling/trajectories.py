@@ -1,4 +1,4 @@
-"""Decodes trajectories and checks that they are what their actors were asked for."""
+"""Decodes trajectories, and checks that they match their actors' requests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from runtime.ports.sampling import Actor, Trajectory
 
 
 def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:
-    """Decodes a trajectory message and checks it against the actor that sent it.
+    """Decodes a trajectory message, and checks it against the actor that sent it.
 
     Raises:
-        WireError: The message is damaged, or it is not the trajectory that this actor was asked for.
+        WireError: The message is damaged, or is not the requested trajectory.
     """
     if actor.spec.event.get("is_kept"):
         return _kept(data, actor)
@@ -33,7 +33,7 @@ def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:
 
 
 def _kept(data: bytes, actor: Actor) -> Trajectory:
-    """What is told of a trajectory that stays where it was played."""
+    """Metadata of a trajectory that remains where it was played."""
     trajectory, whose = wire.decode(data, wire.Kind.KEPT_TRAJECTORY), f"trajectory of slot {actor.number}"
     steps, steps_max = int(trajectory["steps"]), actor.spec.event["fragment_steps"]
     _check_identity(trajectory, actor, whose)
@@ -46,7 +46,7 @@ def _kept(data: bytes, actor: Actor) -> Trajectory:
 def _check_identity(
     trajectory: Trajectory, actor: Actor, whose: str, *, found: Mapping[str, Any] = {}, asked: Mapping[str, Any] = {},
 ) -> None:
-    """Checks whose trajectory it is, and what else was ``found``, by name, against what was ``asked`` for."""
+    """Checks the trajectory's origin, and the named values ``found`` against those ``asked`` for."""
     numbers = {name: int(trajectory[name]) for name in ("slot", "round_index", "policy_version")}
     found = {"invocation_id": wire.field_text(trajectory["invocation_id"]), **numbers,
              "continued_episode": bytes(trajectory["continued_episode"]), **found}
@@ -72,7 +72,7 @@ def _check_shapes(trajectory: Trajectory, actor: Actor, whose: str) -> None:
 
 
 def _dropped_rightly(trajectory: Trajectory, actor: Actor) -> bool:
-    """Whether it lacks the steps of its last episode, as it was asked to, and ends with the one before."""
+    """Returns whether it lacks the steps of its last episode, as requested, and ends with the previous one."""
     ends = trajectory["terminated"] | trajectory["truncated"]
     return bool(actor.spec.event.get("drop_unfinished") and 0 < len(ends) < actor.spec.event["fragment_steps"]
                 and ends[-1])
@@ -113,7 +113,7 @@ def _check_finite(trajectory: Trajectory, whose: str, *names: str) -> None:
 
 def _check_frames(trajectory: Trajectory, actor: Actor, whose: str) -> None:
     spaces, shape = actor.spec.spaces, tuple(int(length) for length in trajectory["frames_shape"])
-    # Before they are inflated: a few bytes may say that they are many.
+    # Before inflating: a few bytes may expand enormously.
     frames_max = 2 * actor.spec.event["fragment_steps"] + spaces.frame_stack
     if shape[1:] != spaces.frame_shape or shape[0] > frames_max:
         raise SchemaError(f"{whose}: frames are {shape}, asked for were {spaces.frame_shape}, at most {frames_max}")

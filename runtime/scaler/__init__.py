@@ -1,4 +1,4 @@
-"""Actor scalers: how many actors a round gets (paper: Nitro §5.3). One file per scaler, its settings beside it.
+"""Actor scalers decide how many actors a round gets (paper: Nitro §5.3). One file per scaler, with its settings.
 
-`runtime.registry` knows which there are; docs/design/add-a-part.md tells how to add one.
+`runtime.registry` lists them; docs/design/add-a-part.md explains how to add one.
 """

@@ -1,4 +1,4 @@
-"""What scalers share: whole numbers of actors within bounds, and counts that depend on the round's number alone."""
+"""Shared by scalers: integer counts within bounds, and counts that depend only on the round's number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clipped(wanted: float, actors_min: int, actors_max: int) -> int:
 
 
 class BoundedScaler:
-    """The base of the scalers: bounds and signals as set, ``actors_min`` at once in every round, and no state."""
+    """Base of scalers: bounds and signals from the settings, ``actors_min`` at once in every round, and no state."""
 
     def __init__(self, settings: ScalerSettings) -> None:
         self.signals = settings.signals
@@ -33,11 +33,11 @@ class BoundedScaler:
         return clipped(wanted, self.actors_min, self.actors_max)
 
     def first_wave(self, round_index: int) -> int:
-        """Returns ``actors_min``, which every round has."""
+        """Returns ``actors_min``, the minimum of every round."""
         return self.actors_min
 
     def observe(self, row: RoundRow) -> None:
-        """Does nothing: all that counts is in the view."""
+        """Does nothing: the view has everything needed."""
 
     def get_state(self) -> State:
         """Returns an empty state."""
@@ -48,14 +48,14 @@ class BoundedScaler:
 
 
 class PlannedScaler(BoundedScaler):
-    """Gives each round the number of actors that its place in the run decides; no detector runs."""
+    """Computes the number of actors from the round's number; no detector runs."""
 
     def __init__(self, settings: ScalerSettings, count_of: Callable[[int], int]) -> None:
-        """Takes what decides.
+        """Sets bounds and counts.
 
         Args:
-            settings: Its bounds.
-            count_of: Actors of a round by its number, from 1.
+            settings: Settings with the bounds.
+            count_of: Returns the actors of a round by its number, from 1.
         """
         super().__init__(settings)
         self._count_of = count_of
@@ -65,5 +65,5 @@ class PlannedScaler(BoundedScaler):
         return self.clipped(self._count_of(round_index))
 
     def decide(self, view: RoundView) -> ScalingDecision:
-        """Decides for the round's count."""
+        """Returns the round's count."""
         return ScalingDecision(self.first_wave(view.round_index))

@@ -11,7 +11,7 @@ from runtime.settings.section import Actors, Field, Unused
 
 
 class FixedSettings(ScalerSettings):
-    """Settings of the fixed scaler; ``actors_max`` does not count for it, and ``actors_min`` is at most its count."""
+    """Settings of the fixed scaler, which ignores ``actors_max``, and caps ``actors_min`` at its count."""
 
     about: ClassVar[str] = "never changes"
 
@@ -19,28 +19,28 @@ class FixedSettings(ScalerSettings):
 
     @property
     def most_actors(self) -> int:
-        """Actors of every round."""
+        """Returns the actors of every round."""
         return self.actors_fixed
 
     @property
     def smallest_round(self) -> int:
-        """Fewest actors that a round may be shrunk to when the budget gets short."""
+        """Returns the fewest actors to which a short budget may shrink a round."""
         return min(self.actors_min, self.actors_fixed)
 
     @property
     def mean_actors(self) -> float:
-        """Actors of every round."""
+        """Returns the actors of every round."""
         return self.actors_fixed
 
     def unused(self) -> Iterator[Unused]:
-        """Yields the most actors, and more fewest actors than there are."""
+        """Yields ``actors_max``, and ``actors_min`` if it exceeds the count."""
         yield Unused(["scaler.actors_max"], ["scaler.kind"], "any other scaler.kind")
         if self.actors_min > self.actors_fixed:
             yield Unused(["scaler.actors_min"], ["scaler.kind", "scaler.actors_fixed"],
                          f"scaler.actors_min from 1 to {self.actors_fixed}")
 
     def contradictions(self) -> Iterator[str]:
-        """Yields nothing: bounds that are out of order do not count."""
+        """Yields nothing: the bounds' order does not matter."""
         yield from ()
 
     def make(self) -> PlannedScaler:

@@ -1,4 +1,4 @@
-"""Twice as many actors every few rounds. Paper: Hydrozoa, as Nitro §8.5 compares with it."""
+"""Doubles the actors every few rounds. Paper: Hydrozoa, as compared in Nitro §8.5."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class HydrozoaSettings(ScalerSettings):
     for ten rounds.
     """
 
-    about: ClassVar[str] = "doubles by the clock of rounds"
+    about: ClassVar[str] = "doubles every doubling_rounds"
 
-    doubling_rounds: Count = Field(10, description="m, rounds until there are twice as many actors")
+    doubling_rounds: Count = Field(10, description="m, rounds between doublings")
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""
         return PlannedScaler(self, self._count)
 
     def _count(self, round_index: int) -> int:
-        # No power of two is needed that is above what any round can have.
+        # Larger powers of two exceed any round.
         doublings = min((round_index - 1) // self.doubling_rounds, self.actors_max.bit_length())
         return self.actors_min << doublings

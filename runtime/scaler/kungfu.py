@@ -1,4 +1,4 @@
-"""As many more actors as the gradient noise scale has grown, and never fewer. Paper: KungFu, in Nitro §8.5."""
+"""Grows the number of actors with the gradient noise scale, and never shrinks it. Paper: KungFu, in Nitro §8.5."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.scaler.counts import BoundedScaler
 from runtime.settings.scaler import ScalerSettings
 
 SETTLED_ROUNDS = 7
-"""Rounds until more than half of the smoothed noise scale's weight is there: what it is before is mostly noise."""
+"""Rounds until the smoothed noise scale has more than half of its weight; before, it is mostly noise."""
 
 
 class KungFuSettings(ScalerSettings):
@@ -29,12 +29,12 @@ class KungFuScaler(BoundedScaler):
     """Scales up only, in proportion to the gradient noise scale.
 
     ``I_k = clip(⌊I_min · max_{j ≤ k} B_j / B_s + ½⌋, I_min, I_max)``, B_s the first noise scale above 0 from round
-    `SETTLED_ROUNDS` on; until then I_min. So each new highest noise scale counts by what it has grown since the last
-    one that counted, and nothing is counted twice.
+    `SETTLED_ROUNDS` on; until then I_min. So each new highest noise scale adds its growth since the last one, and
+    nothing counts twice.
 
     Paper: Nitro §8.5, after KungFu (OSDI 2020).
-    Departure: Nitro's artifact compares with a reference that it never updates and multiplies what it has by that,
-    so that a noise scale that stands still doubles the actors over and over.
+    Departure: Nitro's artifact compares with a reference that it never updates and multiplies its count by the ratio,
+    so that a constant noise scale doubles the actors over and over.
     """
 
     def __init__(self, settings: KungFuSettings) -> None:
@@ -43,11 +43,11 @@ class KungFuScaler(BoundedScaler):
         self._growth = 1.0
 
     def first_wave(self, round_index: int) -> int:
-        """Returns what the last decision was: no later one is below it."""
+        """Returns the last decision, because no later one is below it."""
         return self.clipped(self.actors_min * self._growth)
 
     def decide(self, view: RoundView) -> ScalingDecision:
-        """Takes the round's noise scale in, if it has one, and decides."""
+        """Decides after including the round's noise scale, if there is one."""
         found = view.signals["noise_scale"]
         if view.round_index >= SETTLED_ROUNDS and found is not None and math.isfinite(found) and found > 0.0:
             self._reference = self._reference or found
@@ -59,5 +59,5 @@ class KungFuScaler(BoundedScaler):
         return State({}, {"reference": self._reference, "growth": self._growth})
 
     def set_state(self, state: State) -> None:
-        """Goes on with the growth of ``state``."""
+        """Restores the growth from ``state``."""
         self._reference, self._growth = state.values["reference"], float(state.values["growth"])

@@ -15,7 +15,7 @@ class MaxSettings(ScalerSettings):
 
     @property
     def mean_actors(self) -> float:
-        """Actors of every round."""
+        """Returns the actors of every round."""
         return self.actors_max
 
     def make(self) -> PlannedScaler:

@@ -20,19 +20,19 @@ class MinionsScaler(BoundedScaler):
     """Asks a learned scheduler in each round.
 
     ``I_k = clip(I_low + a_k, I_min, I_max)``, with ``a_k ~ π(· | s_k)`` or ``argmax π(· | s_k)``; s_k is
-    `runtime.scaler.saved_scheduler.Seen.state`, which the scheduler's own mean and deviation normalise. What is drawn
-    depends on ``draws_seed`` and k alone. No signal is read, so none is paid for.
+    `runtime.scaler.saved_scheduler.Seen.state`, normalized by the scheduler's own mean and deviation. Draws depend only
+    on ``draws_seed`` and k. No signal is read, so none is paid for.
 
     Paper: MinionsRL, "DRL-based Actor Scheduler". It does not say whether actions are drawn when the scheduler is no
     longer trained (docs/decisions/0017-scheduler.md).
     """
 
     def __init__(self, settings: Any, saved: SavedScheduler) -> None:
-        """Takes what decides.
+        """Sets the scheduler.
 
         Args:
             settings: `runtime.scaler.minions_settings.MinionsSettings`.
-            saved: The scheduler that they name.
+            saved: The scheduler that the settings name.
 
         Raises:
             ExperimentError: No count of the scheduler is within the bounds.
@@ -48,7 +48,7 @@ class MinionsScaler(BoundedScaler):
         self._seen = Seen()
 
     def decide(self, view: RoundView) -> ScalingDecision:
-        """Decides by what has been seen of the finished rounds."""
+        """Decides by the finished rounds."""
         state = self._seen.state(
             view.round_index, target_return=view.target_return or 0.0, budget_usd=view.budget_usd)
         if self._is_greedy:
@@ -59,18 +59,18 @@ class MinionsScaler(BoundedScaler):
         return ScalingDecision(min(max(self._lowest + int(action), self.actors_min), self.actors_max))
 
     def observe(self, row: RoundRow) -> None:
-        """Sees what the round has brought."""
+        """Records the round."""
         self._seen = self._seen.after(row)
 
     def get_state(self) -> State:
-        """Returns what has been seen, and which scheduler it is."""
+        """Returns the recorded rounds, and the scheduler's identity."""
         return State({}, {"seen": vars(self._seen), "scheduler": self._digest})
 
     def set_state(self, state: State) -> None:
-        """Goes on from ``state``.
+        """Restores the recorded rounds from ``state``.
 
         Raises:
-            ValueError: It is another scheduler's.
+            ValueError: It belongs to another scheduler.
         """
         if state.values["scheduler"] != self._digest:
             raise ValueError("scaler.scheduler is not the file any more with which the run began")

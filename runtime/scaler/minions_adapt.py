@@ -1,4 +1,4 @@
-"""Actors in proportion to how near the return is to its target. Paper: MinionsRL's ablation, "MinionsRL-Adapt"."""
+"""Actors in proportion to the return's share of its target. Paper: MinionsRL's ablation, "MinionsRL-Adapt"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MinionsAdaptSettings(ScalerSettings):
     has_score: ClassVar[bool] = True
 
     return_rounds: Annotated[int, Field(ge=1, le=ROWS_MAX)] = Field(
-        5, description="n, the last rounds with a return, whose mean counts")
+        5, description="n, latest rounds with a return to average over")
 
     def make(self) -> MinionsAdaptScaler:
         """Makes the scaler."""
@@ -29,8 +29,8 @@ class MinionsAdaptSettings(ScalerSettings):
 def progress(mean_return: float, target: float) -> float:
     """Returns how near a mean return is to its target, from 0 to 1.
 
-    That is Ĵ/J between 0 and a target above 0. A target below 0 turns the ratio over, J/Ĵ: a return of twice −200 is
-    half-way there. For a target of 0 there is no ratio: 0 until it is reached.
+    That is Ĵ/J between 0 and a target above 0. A target below 0 inverts the ratio, J/Ĵ: a return of twice −200 is
+    halfway there. A target of 0 has no ratio: 0 until it is reached.
     """
     if mean_return >= target:
         return 1.0
@@ -40,15 +40,15 @@ def progress(mean_return: float, target: float) -> float:
 
 
 class MinionsAdaptScaler(BoundedScaler):
-    """Takes the return's share of the target for the share of actors.
+    """Makes the share of actors equal to the return's share of the target.
 
     ``I_k = clip(⌊I_max · Ĵ_k/J + ½⌋, I_min, I_max)``; Ĵ_k is the mean return of the last n finished rounds in which an
     episode ended, J is ``stop.target_return``. Before the first return there are ``actors_min`` actors.
 
     Paper: MinionsRL, "Ablation Study".
-    Departure: the paper's Ĵ_k is a sum without 1/n, over n + 1 rounds, which would exceed J with a fifth of the
-    return; here it is the mean of n. The paper's I_min is 1. Returns and targets below 0, which the paper does not
-    have: see `progress`.
+    Departure: the paper's Ĵ_k is a sum without 1/n, over n + 1 rounds, which would exceed J with a fifth of the return;
+    here it is the mean of n. The paper's I_min is 1. `progress` handles returns and targets below 0, which the paper
+    does not have.
     """
 
     def __init__(self, settings: MinionsAdaptSettings) -> None:

@@ -1,4 +1,4 @@
-"""Settings of MinionsRL's scaler; nothing here reads a scheduler."""
+"""Settings of MinionsRL's scaler; importing them reads no scheduler."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class MinionsSettings(ScalerSettings):
-    """Settings of MinionsRL's scaler; it needs ``stop.target_return``, and ``python -m papers.minionsrl``."""
+    """Settings of MinionsRL's scaler, which needs ``stop.target_return``, and ``python -m papers.minionsrl``."""
 
     about: ClassVar[str] = "asks a learned scheduler"
     needs_target: ClassVar[bool] = True
 
     scheduler: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="a shipped scheduler's name, or a file that `python -m papers.minionsrl` has written, "
-        "relative to where the program starts")
+        None, description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
+        "directory")
     scheduler_actions: Literal["sampled", "greedy"] = Field(
-        "sampled", description="draw the count from the scheduler's distribution, as it was trained, or take the "
-        "likeliest one")
+        "sampled", description="sampled = draw the count from the scheduler's distribution, as in its training; greedy "
+        "= the likeliest count")
     draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
 
     @property
     def file_read(self) -> str | None:
-        """The key that names the scheduler, if it is not a shipped one, which is part of a deployment's image."""
+        """Returns the key that names the scheduler's file; None for a shipped one, which deployments have."""
         return "scheduler" if is_path(self.scheduler or "") else None
 
     def contradictions(self) -> Iterator[str]:
-        """Yields what is wrong with values that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         if self.scheduler is None:
             yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "

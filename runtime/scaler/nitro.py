@@ -1,4 +1,4 @@
-"""Nitro's cost-aware scaler: more actors where the objective's surface is flat, fewer as rounds go by."""
+"""Nitro's cost-aware scaler: more actors where the objective's surface is flat, fewer in later rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NitroSettings(ScalerSettings):
     has_score: ClassVar[bool] = True
 
     window_rounds: Count = Field(6, description="n, rounds whose convexity ratios are compared")
-    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d, the score's weight is d^k")
+    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d; the score is weighted by d^k")
 
     def make(self) -> NitroScaler:
         """Makes the scaler."""
@@ -30,8 +30,8 @@ class NitroSettings(ScalerSettings):
 class NitroScaler(BoundedScaler):
     """Boosts rounds whose surface is flat.
 
-    ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``. R_min and R_max
-    are taken over the last n ratios that are not None, R_k among them. Rounds count from 1.
+    ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``. R_min and R_max are
+    taken over the last n ratios that are not None, including R_k. Rounds count from 1.
 
     Paper: Nitro §5.3.
     Departure: the paper leaves S_k open in the first round, if R_k is None and for a window whose ratios are all
@@ -44,10 +44,10 @@ class NitroScaler(BoundedScaler):
         self._window: list[float] = []
 
     def decide(self, view: RoundView) -> ScalingDecision:
-        """Scores the round and takes its ratio into the window.
+        """Scores the round, and adds its ratio to the window.
 
         Args:
-            view: Of round k; ``convexity_ratio`` is R_k of the policy that this round's actors roll out.
+            view: Of round k; ``convexity_ratio`` is R_k of the policy that this round's actors use.
         """
         decay_weight = self._decay_factor**view.round_index
         score = self._normalised(view.signals["convexity_ratio"]) * decay_weight
@@ -67,5 +67,5 @@ class NitroScaler(BoundedScaler):
         return State({}, {"window": self._window})
 
     def set_state(self, state: State) -> None:
-        """Goes on with the window of ``state``."""
+        """Restores the window from ``state``."""
         self._window = [float(ratio) for ratio in state.values["window"]]

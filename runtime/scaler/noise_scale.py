@@ -1,4 +1,4 @@
-"""The batch that is cheapest by theory: from the gradient noise scale, and from what rounds and steps have cost."""
+"""The theoretically cheapest batch, from the gradient noise scale and the cost of rounds and steps so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class NoiseScaleSettings(ScalerSettings):
     """Settings of the scaler that looks for the cheapest batch."""
 
-    about: ClassVar[str] = "takes the batch that is cheapest by theory"
+    about: ClassVar[str] = "takes the theoretically cheapest batch"
     signals: ClassVar[frozenset[str]] = frozenset({"noise_scale"})
 
     def make(self) -> NoiseScaleScaler:
@@ -26,14 +26,14 @@ class NoiseScaleSettings(ScalerSettings):
 
 
 def dollars(rows: Sequence[RoundRow], *, is_by_the_clock: bool) -> tuple[float, float]:
-    """Splits what rounds cost into what grows with their steps and what does not.
+    """Splits the cost of rounds into a part that grows with their steps and a fixed part.
 
-    Actors grow, and so does what stands while the update lasts. If actors cost nothing, they are the learner's own
-    processes, and what stands while they play grows, too: they queue. All else stays: what stands while a round waits
-    for its slowest actor and for evaluations, and capacity that is kept warm.
+    Actors grow with steps, and so do running resources during updates. If actors cost nothing, they are the learner's
+    own processes and queue, so running resources while they play also grow. The rest is fixed: running resources while
+    a round waits for its slowest actor and for evaluations, and provisioned capacity.
 
     Returns:
-        Dollars of a round that do not grow with its steps, and dollars of one step.
+        Dollars per round that do not grow with its steps, and dollars per step.
     """
     grows_usd = 0.0
     for row in rows:
@@ -48,13 +48,13 @@ def dollars(rows: Sequence[RoundRow], *, is_by_the_clock: bool) -> tuple[float, 
 def cheapest_batch(noise_scale: float, round_usd: float, step_usd: float) -> float:
     """Returns B* = √(B_noise · F / c), in steps; infinite if steps cost nothing.
 
-    A training to a given return takes rounds ∝ 1 + B_noise/B (McCandlish et al. 2018), each of which costs F + c·B;
-    the product is least at B*.
+    Training to a given return takes rounds ∝ 1 + B_noise/B (McCandlish et al. 2018), each of which costs F + c·B; the
+    product is least at B*.
 
     Args:
         noise_scale: B_noise, in samples.
         round_usd: F, dollars of a round that do not grow with its steps.
-        step_usd: c, dollars of one step.
+        step_usd: c, dollars per step.
     """
     if step_usd <= 0.0:
         return math.inf
@@ -62,22 +62,21 @@ def cheapest_batch(noise_scale: float, round_usd: float, step_usd: float) -> flo
 
 
 class NoiseScaleScaler(BoundedScaler):
-    """Gives a round as many actors as sample the cheapest batch.
+    """Gives a round the number of actors that samples the cheapest batch.
 
-    The noise scale grows while a policy learns, so there are few actors early and more late. Dollars are those of the
-    rows that the scaler is shown, whatever they are billed by. Until there are a row and a noise scale there are
-    ``actors_min`` actors; a round without a noise scale has as many as the one before wanted.
+    The noise scale grows as a policy learns, so there are few actors early and more later. Dollars come from the rows
+    that the scaler sees, however they are billed. Until there are a row and a noise scale, there are ``actors_min``
+    actors. A round without a noise scale gets the count that the one before wanted.
 
-    The theory assumes one optimiser step a round. Several epochs and minibatches make many small steps out of a
-    batch; as long as the algorithm keeps them near the acting policy, together they go about as far as one step by
-    the batch's gradient, and are as noisy as that. Epochs make a step's dollars larger, so the batch smaller. Samples
-    count as if they were independent, which neighbours in a fragment are not: the true noise scale is larger. In an
-    asynchronous round the count is that of actors in flight, and updates take what has arrived, so that B* is a guide
-    at best.
+    The theory assumes one optimizer step per round. Several epochs and minibatches make many small steps from a batch.
+    While the algorithm keeps them near the acting policy, together they move about as far as one step of the batch's
+    gradient, with the same noise. Epochs raise a step's dollars, and so shrink the batch. Samples count as independent,
+    although neighbors in a fragment are not: the true noise scale is larger. In an asynchronous round the count is
+    actors in flight, and updates take whatever has arrived, so B* is a guide at best.
     """
 
     def decide(self, view: RoundView) -> ScalingDecision:
-        """Decides by the noise scale, and by the rows of the rounds before."""
+        """Decides by the noise scale and earlier rows."""
         found, rows = view.signals["noise_scale"], view.rows
         if not rows:
             return ScalingDecision(self.actors_min)

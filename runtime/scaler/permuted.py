@@ -1,7 +1,8 @@
-"""A recorded run's counts in random order: what a signal is worth is what the run does better than this.
+"""A recorded run's counts in random order: the baseline that shows what a signal is worth.
 
-The counts are those that the recorded run's scaler asked for, each as often as it did, so that both runs spend alike
-but for what measuring cost; only which round got which is up to chance. A uniform random score would spend otherwise.
+The counts are those that the recorded run's scaler asked for, each the same number of times. So both runs spend the
+same except for measurements, and only the assignment to rounds is random. A uniform random score would spend a
+different amount.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ _ROUNDS_FILE = "rounds.jsonl"
 class PermutedSettings(ScalerSettings):
     """Settings of the scaler that shuffles a recorded run."""
 
-    about: ClassVar[str] = "takes a recorded run's counts in random order"
+    about: ClassVar[str] = "shuffles a recorded run's counts"
 
     recorded_run: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="directory of the recorded run, or its rounds.jsonl; relative to where the program starts")
-    order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="decides the order")
+        None, description="recorded run: its directory or rounds.jsonl, relative to the working directory")
+    order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the order")
 
     @property
     def file_read(self) -> str:
-        """The key that names the recording."""
+        """Returns the key that names the recording."""
         return "recorded_run"
 
     def contradictions(self) -> Iterator[str]:
-        """Yields what is wrong with values that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         if self.recorded_run is None:
             yield ("scaler.kind = permuted has no recorded run: scaler.recorded_run = null; allowed: the directory of "
@@ -76,7 +77,7 @@ class PermutedSettings(ScalerSettings):
 
 
 class PermutedScaler(PlannedScaler):
-    """Goes through the recorded counts in an order of chance; after the last one, through all in another order."""
+    """Uses the recorded counts in random order; after the last one, again in another order."""
 
     def __init__(self, settings: PermutedSettings, counts: Sequence[int]) -> None:
         super().__init__(settings, self._count)
@@ -88,9 +89,9 @@ class PermutedScaler(PlannedScaler):
         return self._counts[int(order[place])]
 
     def get_state(self) -> State:
-        """Returns the recorded counts: a resumption goes on with them, even if the recording has changed."""
+        """Returns the recorded counts, so that a resumption uses them even if the recording has changed."""
         return State({}, {"counts": self._counts})
 
     def set_state(self, state: State) -> None:
-        """Goes on with the counts of ``state``."""
+        """Restores the counts from ``state``."""
         self._counts = [int(count) for count in state.values["counts"]]

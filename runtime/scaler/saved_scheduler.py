@@ -1,7 +1,7 @@
-"""A learned scheduler: what it sees of a run, and the file that holds it.
+"""A learned scheduler: its inputs, and its file.
 
-The file is one ``.safetensors``: the policy's arrays as a WEIGHTS message has them, the critic's, and one JSON text in
-its metadata. It has no pickle, and is checked before anything of it is used.
+The file is one ``.safetensors``: the policy's arrays as in a WEIGHTS message, the critic's, and JSON in its metadata.
+It has no pickle, and is checked before use.
 
 Paper: MinionsRL, "DRL-based Actor Scheduler".
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
 
 FEATURES: Final = ("round", "loss", "return", "kl", "learner_s", "actor_s", "round_s", "budget_left")
-"""What a scheduler sees, in this order."""
+"""A scheduler's inputs, in order."""
 VERSION: Final = 1
 CRITIC: Final = "critic."
 _FORMAT: Final = "nitro-rl scheduler"
@@ -42,15 +42,15 @@ _LARGEST: Final = 1e6
 
 @dataclass(frozen=True)
 class Seen:
-    """What a scheduler has seen of the finished rounds; the last one's values, and what all of them have cost.
+    """Values of the finished rounds for a scheduler: those of the last one, and the cost of all.
 
-    Times are ``modelled_learn_s``, ``modelled_round_s`` and billed durations: on one machine they are counted, not
-    measured, so that decisions are the same however busy it is. ``spent_usd`` is the sum of ``round_cost_usd``, so that
-    a resumed run decides as one that was never interrupted, whatever the interruption has cost.
+    Times are ``modelled_learn_s``, ``modelled_round_s`` and billed durations. On one machine these are computed, not
+    measured, so decisions do not depend on its load. ``spent_usd`` is the sum of ``round_cost_usd``, so a resumed run
+    decides like an uninterrupted one, whatever the interruption cost.
 
     Attributes:
         loss: Policy loss and value loss together.
-        return_mean: Mean return of the training episodes that ended last; None before the first one.
+        return_mean: Mean return of the last training episodes that ended; None before the first one.
     """
 
     loss: float = 0.0
@@ -62,7 +62,7 @@ class Seen:
     spent_usd: float = 0.0
 
     def after(self, row: RoundRow) -> Seen:
-        """Returns what is seen when another round has finished."""
+        """Returns the values after another finished round."""
         assert row.policy_loss is not None and row.value_loss is not None and row.kl is not None, "it was trained on"
         return Seen(
             loss=row.policy_loss + row.value_loss,
@@ -72,13 +72,13 @@ class Seen:
             round_s=row.modelled_round_s, spent_usd=self.spent_usd + row.round_cost_usd)
 
     def state(self, round_index: int, *, target_return: float, budget_usd: float) -> np.ndarray:
-        """Returns the state in which a round is decided about, float32 ``[8]``, in the order of `FEATURES`.
+        """Returns the state for a decision, float32 ``[8]``, in the order of `FEATURES`.
 
-        k; sign(L)·ln(1 + |L|); the return as a share of the target; KL in nats; seconds of the learner, of an actor on
-        average, and of the round; the share of the budget that is left. What the last round has not told is 0.
+        k; sign(L)·ln(1 + |L|); the return as a share of the target; KL in nats; seconds of the learner, of an average
+        actor, and of the round; the remaining share of the budget. Values that the last round lacks are 0.
 
-        Paper: MinionsRL, "State". Departure: the return is divided by J, the budget by B, and losses go by their
-        logarithm, so that a scheduler means the same in another task.
+        Paper: MinionsRL, "State". Departure: the return is divided by J, the budget by B, and losses are logarithmic,
+        so that a scheduler's inputs mean the same in another task.
         """
         found = (round_index, math.copysign(math.log1p(abs(self.loss)), self.loss),
                  0.0 if self.return_mean is None else return_share(self.return_mean, target_return),
@@ -93,14 +93,14 @@ def return_share(return_mean: float, target_return: float) -> float:
 
 @dataclass(frozen=True)
 class SavedScheduler:
-    """A scheduler as its file holds it.
+    """A scheduler, as stored.
 
     Attributes:
-        weights: Of the policy, a WEIGHTS message: what normalises the state, two layers of tanh units, and an output
-            for each number of actors.
-        actors_min: Actors of the first output; each further one is one actor more.
-        critic: Its parameters by name, so that training can go on.
-        history: What it has been trained on, oldest first, with what that has cost.
+        weights: The policy's WEIGHTS message: the state's normalizer, two layers of tanh units, and an output for each
+            number of actors.
+        actors_min: Actors of the first output; each further output is one actor more.
+        critic: The critic's parameters by name, for further training.
+        history: Its trainings, oldest first, with their cost.
     """
 
     weights: bytes = field(repr=False)
@@ -110,24 +110,24 @@ class SavedScheduler:
 
     @property
     def policy(self) -> Policy:
-        """The policy."""
+        """Returns the policy."""
         return Policy.from_bytes(self.weights)
 
     @property
     def actors_max(self) -> int:
-        """Actors of the last output."""
+        """Returns the actors of the last output."""
         return self.actors_min + len(wire.decode(self.weights, wire.Kind.WEIGHTS)["layer.2.bias"]) - 1
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides."""
+        """Returns the SHA-256 of everything that affects decisions."""
         fields = sorted(wire.decode(self.weights, wire.Kind.WEIGHTS).items())
         return hashlib.sha256(b"%d" % self.actors_min + b"".join(
             name.encode() + array.tobytes() for name, array in fields)).hexdigest()
 
     @property
     def spent_usd(self) -> float:
-        """What its training has cost, modelled: all of its history."""
+        """Returns the modeled cost of its training: all of its history."""
         return sum(float(entry.get("usd", 0.0)) for entry in self.history)
 
     def save(self, path: Path) -> None:
@@ -143,10 +143,10 @@ def load_scheduler(name: str) -> SavedScheduler:
     """Loads a scheduler.
 
     Args:
-        name: Of one that is shipped, or the path of a file; a path has a slash, or ends with ``.safetensors``.
+        name: Name of a shipped one, or the path of a file; a path has a slash, or ends with ``.safetensors``.
 
     Raises:
-        ExperimentError: There is none, or the file is damaged or none.
+        ExperimentError: There is none, or the file is damaged or not a scheduler.
     """
     path = Path(name) if is_path(name) else SHIPPED / f"{name}{SUFFIX}"
     try:
@@ -168,7 +168,7 @@ def load_scheduler(name: str) -> SavedScheduler:
 
 def _parsed(data: bytes) -> SavedScheduler:
     arrays = safetensors.numpy.load(data)
-    # The header has just been checked.
+    # The header has been checked.
     metadata = parse_json(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"its metadata do not say that it is a {_FORMAT}")

@@ -1,4 +1,4 @@
-"""A table of rounds and counts, written by hand."""
+"""A handwritten table of rounds and counts."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Entry = Annotated[tuple[Count, Actors], Field(strict=False)]
 
 
 class ScheduleSettings(ScalerSettings):
-    """Settings of the scaler that follows a table; the table's largest count is its most actors."""
+    """Settings of the table's scaler, whose most actors are the table's largest count."""
 
     about: ClassVar[str] = "follows a table"
 
     schedule: Annotated[tuple[Entry, ...], Field(min_length=1, strict=False)] = Field(
-        ((1, 8),), description="pairs of a round and its number of actors, which holds until the next pair's round; "
-        "the first is of round 1")
+        ((1, 8),), description="pairs of a round and its number of actors, which holds until the next pair; the first "
+        "round is 1")
 
     @property
     def most_actors(self) -> int:
-        """Most actors of the table."""
+        """Returns the most actors in the table."""
         return max(count for _, count in self.schedule)
 
     @property
     def mean_actors(self) -> float:
-        """Mean of the table's counts: how many rounds a run will have is not known."""
+        """Returns the mean of the table's counts, because the number of rounds is unknown."""
         return sum(count for _, count in self.schedule) / len(self.schedule)
 
     def contradictions(self) -> Iterator[str]:
-        """Yields what is wrong with values that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         rounds = [round_index for round_index, _ in self.schedule]
         if rounds[0] != 1:

@@ -1,4 +1,4 @@
-"""Where learned schedulers are: those that are shipped, by name, and files."""
+"""Finds learned schedulers: shipped ones by name, and files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUFFIX: Final = ".safetensors"
 
 
 def is_path(name: str) -> bool:
-    """Whether a scheduler's name is the path of a file, and not that of a shipped one."""
+    """Returns whether a scheduler's name is the path of a file, instead of a shipped name."""
     return "/" in name or name.endswith(SUFFIX)
 
 

@@ -1,1 +1,1 @@
-"""What settings are made of, and what the settings of each kind of a part have in common; below the configuration."""
+"""Building blocks of settings, and the settings shared by all kinds of a part; below the configuration."""

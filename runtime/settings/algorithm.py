@@ -1,4 +1,4 @@
-"""What the settings of all algorithms have in common."""
+"""Settings that all algorithms share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from runtime.settings.section import Count, Field, NonNegative, Positive, Sectio
 
 
 class AlgorithmSettings(Section):
-    """What all algorithms have; each may give a key another default, and adds keys of its own.
+    """Base of every algorithm's settings. Subclasses may change defaults and add keys.
 
     Attributes:
         title: The algorithm's name for people.
-        learner: Where its learner is, as ``module:class``; imported when a learner is made, and no earlier.
-        is_off_policy: Whether it may train on what older policies sampled.
+        learner: Import path of its learner, ``module:class``; imported only when a learner is made.
+        is_off_policy: Whether it may train on samples of older policies.
         has_truncated_loss: Whether its learner cuts ratios at ``log_caps``, as ``learner.kind = stellaris`` needs.
     """
 
@@ -26,38 +26,39 @@ class AlgorithmSettings(Section):
 
     learning_rate: Positive = Field(3e-4, description="Adam's step size")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear goes to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
+        "constant", description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
     discount: Share = Field(0.99, description="γ, per step")
-    minibatch_steps: Count = Field(256, description="samples per gradient step at most")
+    minibatch_steps: Count = Field(
+        256, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
     entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
-    max_gradient_norm: Positive | None = Field(0.5, description="clips the gradient of the policy and that of the "
-                                               "critic to this norm each; null = no clipping")
-    normalize_observations: bool | None = Field(None, description="normalise observations by running moments, but for "
-                                                "what is 0 or 1 by its space; null = true for vectors that have more, "
-                                                "also beside a picture; false for pixels, which are divided by 255")
-    normalize_rewards: bool = Field(False, description="divide rewards by the running deviation of the discounted sum "
-                                    "of an episode's rewards so far, and clip them to ± 10; returns are always told as "
-                                    "they are")
-    observation_clip: Positive = Field(10.0, description="normalised observations are clipped to ± this")
+    max_gradient_norm: Positive | None = Field(
+        0.5, description="clips the gradient norms of policy and critic separately; null = no clipping")
+    normalize_observations: bool | None = Field(
+        None, description="normalize observations by running moments, except pixels (divided by 255) and entries that "
+        "can only be 0 or 1; null = true if there are others")
+    normalize_rewards: bool = Field(
+        False, description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
+        "Reported returns do not change")
+    observation_clip: Positive = Field(10.0, description="normalized observations are clipped to ± this")
 
     @property
     def passes(self) -> int:
-        """How often an update trains on each of its samples."""
+        """Returns how often an update trains on each of its samples."""
         return 1
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the algorithm's keys that do not count with these values.
+        """Yields the algorithm's keys that have no effect with these values.
 
         Args:
-            prefix: What the dotted names of its keys begin with.
+            prefix: Prefix of its dotted keys.
         """
         if self.normalize_observations is False:
             yield Unused([f"{prefix}observation_clip"], [f"{prefix}normalize_observations"],
                          f"{prefix}normalize_observations = true | null")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what is wrong with values of the experiment that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         algorithm, stop = experiment.algorithm, experiment.stop
         if not self.is_off_policy and algorithm.rounds == "asynchronous":
             yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
@@ -69,7 +70,7 @@ class AlgorithmSettings(Section):
 
 
 def unused_kl_target(kl_coefficient: float, prefix: str) -> Iterator[Unused]:
-    """Yields ``kl_target`` of an algorithm whose penalty is off; arguments as of `AlgorithmSettings.unused`."""
+    """Yields ``kl_target`` if the algorithm's penalty is off; see `AlgorithmSettings.unused` for the arguments."""
     if kl_coefficient == 0:
         yield Unused([f"{prefix}kl_target"], [f"{prefix}kl_coefficient"], f"{prefix}kl_coefficient above 0")
 

@@ -1,4 +1,4 @@
-"""What the settings of all fleets have in common, and the keys of a Ray cluster, which several rooms read."""
+"""Settings that all fleets share, and the keys of a Ray cluster, which several packages read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
 
 
 class FleetSettings(Section):
-    """What all fleets have; each may add keys of its own, which are a section inside the section ``fleet``.
+    """Base of every fleet's settings. Keys of a subclass form a section of their own inside ``fleet``.
 
     Attributes:
         title: The fleet's name for people.
-        unread: Keys of the experiment, dotted, that no run on this fleet reads.
-        backend: What supplies runs on it, as ``module:class``; empty for this machine, or what the program has for it.
+        unread: Dotted keys of the experiment that no run on this fleet reads.
+        backend: Import path of the backend for runs on it, ``module:class``; empty = the default backend.
     """
 
     title: ClassVar[str] = "the fleet"
@@ -28,7 +28,7 @@ class FleetSettings(Section):
     backend: ClassVar[str] = ""
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what is wrong with values of the experiment that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         yield from ()
 
     def make(self, setup: Any) -> Any:
@@ -37,18 +37,18 @@ class FleetSettings(Section):
 
 
 class RaySection(FleetSettings):
-    """A Ray cluster of one's own, and what it costs."""
+    """Settings of a Ray cluster, and its cost."""
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="HOST:PORT of a cluster of which this machine is a node; auto = the one that runs here; "
-        "null = one is started on this machine, with fleet.processes CPUs, and ends with the run")
+        None, description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
+        "start one here for this run, with fleet.processes CPUs")
     cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
-        1.0, description="CPUs of the cluster that an actor takes, or a learner function")
+        1.0, description="CPUs per actor or learner function")
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="nodes that are paid for, by the clock, from when the run joins the cluster until it ends; "
-        "null = as many as the cluster has when it is joined. Of a cluster that grows, the most that it may have")
+        None, description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
+        "present at the start")
     node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="dollars that a node costs an hour; null = the price of the first of learner.instance_types")
+        None, description="dollars per node and hour; null = price of the first of learner.instance_types")
 
     @pydantic.field_validator("address")
     @classmethod

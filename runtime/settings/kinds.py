@@ -1,4 +1,4 @@
-"""The kinds of a part that an experiment may choose: built-in ones by name, anybody's own by import path."""
+"""The kinds of a part that an experiment may choose: built-in ones by name, others by import path."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
 PLACES: dict[str, Mapping[str, str]] = {}
-"""By section, where the settings of each built-in kind are, as ``module:class``; the first kind is the default.
-`runtime.registry` fills it in, which lies above all parts."""
+"""By section, the ``module:class`` of the settings of each built-in kind; the first kind is the default. Filled in by
+`runtime.registry`, which is above all parts."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def is_import_path(kind: object) -> bool:
-    """Whether a kind is an import path, ``package.module:Settings``, and no name."""
+    """Returns whether a kind is an import path, ``package.module:Settings``, instead of a name."""
     return isinstance(kind, str) and _IMPORT_PATH.fullmatch(kind) is not None
 
 
 def load(path: str) -> Any:
-    """Imports what ``module:name`` or ``module.name`` says.
+    """Imports ``module:name`` or ``module.name``.
 
     Raises:
-        ModuleNotFoundError: Python does not find the module; the text says where it looks.
-        Exception: Whatever the module raises.
+        ModuleNotFoundError: Python does not find the module; the message says where it looks.
+        Exception: Anything that the module raises.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
@@ -39,11 +39,11 @@ def load(path: str) -> Any:
 
 
 class Kinds(Generic[S]):
-    """The kinds that a section chooses from by its key ``kind``.
+    """The kinds that a section's key ``kind`` may choose.
 
     Args:
         section: The section's name.
-        base: The class that the settings of all kinds derive from.
+        base: Base class of the settings of all kinds.
     """
 
     def __init__(self, section: str, base: type[S]) -> None:
@@ -51,13 +51,13 @@ class Kinds(Generic[S]):
 
     @cached_property
     def settings(self) -> dict[str, type[S]]:
-        """Classes of settings, by kind: all built-in ones, and others once they are added."""
+        """Returns the settings classes by kind: all built-in ones, and those added later."""
         return {kind: load(place) for kind, place in PLACES[self.section].items()}
 
     def key(self, kind: str) -> str:
-        """Returns the key under which a section has this kind's settings, if they are a section of their own.
+        """Returns the key of this kind's own section of settings, if it has one.
 
-        That is the kind's name, or that of an import path's class: ``a2c`` for ``my_package.a2c:A2cSettings``.
+        This is the kind's name, or is derived from an import path's class: ``a2c`` for ``my_package.a2c:A2cSettings``.
         """
         if not is_import_path(kind):
             return kind

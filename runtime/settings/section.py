@@ -1,4 +1,4 @@
-"""What sections of the experiment file are made of: the base of all of them, and common types of fields."""
+"""Base of all sections of the experiment file, and common field types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Section(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _with_whole_numbers(cls, values: Any) -> Any:
-        """Takes 1e6 as the whole number that it is, where one is expected."""
+        """Reads floats such as 1e6 as whole numbers if the field expects one."""
         if not isinstance(values, dict):
             return values
         return {name: int(value) if isinstance(value, float) and value.is_integer() and name in cls.model_fields
@@ -41,8 +41,8 @@ class Unused:
 
     Attributes:
         keys: Dotted.
-        deciders: The keys by whose values the others are not read.
-        allowed: What would have them read.
+        deciders: The keys whose values cause this.
+        allowed: Values with which the keys are read.
     """
 
     keys: Sequence[str]
@@ -51,21 +51,21 @@ class Unused:
 
 
 def _types(annotation: Any) -> set[Any]:
-    """Returns the types of which an annotation is made."""
+    """Returns all types in an annotation."""
     return {annotation}.union(*map(_types, get_args(annotation)))
 
 
 def read_tree(section: type[S], tree: Any) -> S:
-    """Returns the section that a tree describes, as files need it that are no experiments.
+    """Returns the section that a tree describes, for files that are not experiments.
 
     Raises:
-        ValueError: It is none; names the first wrong field, its value and what is wrong with it.
+        ValueError: The tree does not fit; names the first wrong field, its value and the problem.
     """
     try:
         return section.model_validate(tree)
     except pydantic.ValidationError as error:
         problem = error.errors()[0]
         name = one_line(".".join(map(str, problem["loc"]))) or "it"
-        # What lacks a key would stand there for the key.
+        # A missing key has its whole parent as its input.
         value = "" if problem["type"] == "missing" else f" = {problem['input']!r:.80}"
         raise ValueError(f"{name}{value}: {problem['msg']}") from None

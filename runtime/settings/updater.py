@@ -1,4 +1,4 @@
-"""What the settings of all updaters have in common, and the keys of learner functions, which several rooms read."""
+"""Settings that all updaters share, and the keys of learner functions, which several packages read."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from runtime.settings.kinds import Kinds
 from runtime.settings.section import Field, Section, Unused
 
 STELLARIS_PLACES = ("processes", "virtual", "lambda", "ray")
-"""Where learner functions of Stellaris may run, by ``learner.stellaris.place``; a backend has some of them."""
+"""Places for Stellaris's learner functions, the values of ``learner.stellaris.place``; each backend offers some of
+them.
+"""
 
 
 class UpdaterSettings(Section):
-    """What all updaters have; each may add keys of its own, which are a section inside the section ``learner``.
+    """Base of every updater's settings. Keys of a subclass form a section of their own inside ``learner``.
 
     Attributes:
         title: The updater's name for people.
-        has_instance: Whether an instance stands; else the learner is a function, and another function runs the loop,
-            or neither is there.
-        has_actors: Whether what trains plays, too: then no other actors are started.
-        is_external: Whether somebody else's trainer samples with the actors, so that nothing here trains.
-        has_gradients: Whether each invocation of the learner function computes a gradient, of which several run at
-            once, and not an update.
-        is_exact: Whether its results equal, to the bit, those of training in place: a run may be continued with
-            another one of these.
-        is_tabled: Whether the table of rates tells how long its updates take.
-        sections: Sections inside ``learner`` that it reads besides its own.
-        unread: Keys of the experiment, dotted, that no run with this updater reads.
+        has_instance: Whether there is a learner instance. Otherwise the learner is a function and another one runs the
+            loop, or training is external.
+        has_actors: Whether the trainers also play, so that no other actors start.
+        is_external: Whether an external trainer samples with the actors, and nothing here trains.
+        has_gradients: Whether an invocation of the learner function computes a gradient instead of an update, and
+            several run at once.
+        is_exact: Whether its results are bit-identical to training in place. A run may switch between such updaters.
+        is_tabled: Whether the table of rates has the duration of its updates.
+        sections: Sections inside ``learner`` that it reads in addition to its own.
+        unread: Dotted keys of the experiment that no run with this updater reads.
     """
 
     title: ClassVar[str] = "the updater"
@@ -42,70 +43,68 @@ class UpdaterSettings(Section):
 
     @property
     def functions_at_once(self) -> int:
-        """Learner functions that may run at the same time; 0 if the learner is no function."""
+        """Returns how many learner functions may run at once; 0 if the learner is not a function."""
         return 0 if self.has_instance or self.is_external else 1
 
     @property
     def instances_at_once(self) -> int:
-        """Instances that share a round of a resolved experiment; 0 if the learner is one process."""
+        """Returns how many instances share a round of a resolved experiment; 0 if the learner is one process."""
         return 0
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the updater's keys that do not count with these values.
+        """Yields the updater's keys that have no effect with these values.
 
         Args:
-            prefix: What the dotted names of its keys begin with.
+            prefix: Prefix of its dotted keys.
         """
         yield from ()
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields what is wrong with values of the experiment that are each allowed."""
+        """Yields a message for each combination of values that cannot work."""
         yield from ()
 
     def make(self, learner: Any, remote: Any) -> Any:
         """Makes the updater; see `runtime.ports.learning.Updater`.
 
         Args:
-            learner: What it trains.
-            remote: The `runtime.learner.remote.updater.Remote` of a backend whose learner is a function; else None.
+            learner: The learner to train.
+            remote: The `runtime.learner.remote.updater.Remote` of a backend whose learner is a function; otherwise
+                None.
         """
         raise NotImplementedError
 
 
 class LearnerFunctionSection(UpdaterSettings):
-    """The functions of a learner that is one: what updates the policy, and what runs the loop."""
+    """The functions of a serverless learner: one updates the policy, another runs the loop."""
 
     memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that updates the policy, MiB; 1769 buy one vCPU")
+        1769, description="memory of the function that trains, MiB; 1769 buys one vCPU")
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
-        60, description="an update, with kind = stellaris a gradient, is ended after this, seconds; reserved in the "
-        "budget with each round")
+        60, description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
+        "round")
     coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that runs the loop, detects and evaluates, MiB")
+        1769, description="memory of the function that runs the loop, detector and evaluations, MiB")
 
 
 class StellarisSection(UpdaterSettings):
-    """Stellaris: how several learner functions compute gradients, and how these are applied."""
+    """How Stellaris's learner functions compute gradients, and how these are applied."""
 
     place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="where learner functions run; auto = on AWS Lambda in a deployment, else processes; "
-        "processes = on this machine; virtual = in the process of the loop, one after the other, in an order that the "
-        "durations of a file decide, so that the same seed gives the same run; lambda = on AWS Lambda; ray = on the "
-        "Ray cluster of fleet.kind = ray")
-    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
-        4, description="gradients that are computed at the same time")
+        "auto", description="where learner functions run; processes = on this machine; virtual = one at a time, "
+        "ordered by recorded durations, so that a seed repeats its run; lambda = on AWS Lambda; ray = on the cluster "
+        "of fleet.kind = ray; auto = lambda in a deployment, else processes")
+    learners: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="gradients computed in parallel")
     staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.9, description="d of the staleness bound, which shrinks from update to update; null = no bound: each "
-        "gradient is applied when it arrives")
+        0.9, description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
+        "applied as they arrive")
     learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        3.0, description="v: a gradient that is s versions old moves the policy by the learning rate times s^(−1/v); "
-        "null = by the whole learning rate, however old it is")
+        3.0, description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
+        "learning rate")
     truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        1.0, description="ρ, the least cap on a sample's importance ratio; the cap is the least ratio that any learner "
-        "has, where that is larger; null = no ratio is cut")
+        1.0, description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
+        "= no cap")
     durations: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="file of recorded durations for place = virtual, relative to where the program is started; "
-        "benchmarks/durations.py writes one")
+        None, description="file of benchmarks/durations.py for place = virtual, relative to the working directory")
 
 
 UPDATERS = Kinds("learner", UpdaterSettings)

@@ -421,7 +421,7 @@ def test_a_key_like_no_other_is_refused_with_the_known_ones(section: str):
     MINIMAL_YAML + "algorithm:\n  ppo:\n    clip: 0.1\n    clip: 0.2\n",
 ], ids=["top", "flow", "nested"])
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str):
-    assert "stands twice" in load_refusal(tmp_path, text)
+    assert "appears twice" in load_refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize("text", [
@@ -504,7 +504,7 @@ def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
     ([".=5"], "not a known key"),
     (["stop..max_rounds=5"], "stop"),
     (["seed=[1"], "cannot be read"),
-    (["seed={a: 1, a: 2}"], "stands twice"),
+    (["seed={a: 1, a: 2}"], "appears twice"),
     (["budget.usd=free"], "budget.usd = 'free'"),
 ])
 def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], words: str):

@@ -124,7 +124,7 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     os.waitid(os.P_PID, log.process_id, os.WEXITED | os.WNOWAIT)
     log.on_round_end(a_row(1))
     assert len(warnings) == 1
-    assert "which goes on" in warnings[0]
+    assert "which continues" in warnings[0]
     log.on_round_end(a_row(1))
     log.close()
     assert len(warnings) == 1

@@ -127,7 +127,7 @@ print(page.table())
             "  scaler.actors_step\n      actors that a round has more or fewer than the one before (momentum:Momentum",
             "learner.one_step: settings of the updater of one step\n  learner.one_step.factor\n",
             "default: auto; allowed: auto | local | lambda | ray | thread_fleet:ThreadSettings",
-            "| `scaler.actors_step` | 1 | a whole number from 1 to 10,000 | actors that a round has"):
+            "| `scaler.actors_step` | 1 | integer 1 to 10,000 | actors that a round has"):
         assert words in done.stdout
     for words in (
             "did you mean scaler.actors_step?", "scaler.actors_step = 0 is not allowed; allowed: a whole number from 1",

@@ -102,7 +102,7 @@ def test_without_a_terminal_it_wants_to_be_told(
 
 
 @pytest.mark.parametrize(("problem", "code", "text"), [
-    (TeardownError("Nitro-hopper is DELETE_FAILED"), 1, "error: Nitro-hopper is DELETE_FAILED\nThe guard goes on"),
+    (TeardownError("Nitro-hopper is DELETE_FAILED"), 1, "error: Nitro-hopper is DELETE_FAILED\nThe guard keeps"),
     (ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "DescribeStacks"), 1,
      "error: the AWS account cannot be asked: DescribeStacks: ExpiredToken: expired. What has begun continues"),
     (KeyboardInterrupt(), 130, "\nNot waiting any longer"),

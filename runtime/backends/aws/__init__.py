@@ -1,1 +1,1 @@
-"""The backends of a learner, and of a pool, that were deployed to AWS."""
+"""Backends of learners and pools deployed to AWS."""

@@ -1,4 +1,4 @@
-"""One attempt at a deployed run, by an instance or a function: trains on from where the bucket stands."""
+"""One attempt at a deployed run, by an instance or a function; continues from the files in the bucket."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from runtime.training.signals import Interrupted
 
 _REASON_CHARACTERS = 500
 _OUTPUT_CHARACTERS_MAX = 100_000
-"""What libraries and the environment may print in one life of the process; the rest is dropped."""
+"""Limit for prints of libraries and the environment in one process; the rest is dropped."""
 _PASSING = (ResultsError, LedgerError, ServerError, FleetError, CacheError, StoreError)
-"""Of AWS and the network, not of the experiment: the run goes on from the bucket."""
+"""Errors of AWS and the network, not of the experiment: the run continues from the bucket."""
 
 
 class Then(Enum):
-    """What is to follow an attempt."""
+    """What must follow an attempt."""
 
     END = "nothing is left to do"
-    GO_ON = "it was interrupted, and goes on from the bucket"
-    AGAIN = "AWS or the network failed: it goes on from the bucket"
-    GIVE_WAY = "another learner goes on"
+    GO_ON = "it was interrupted, and continues from the bucket"
+    AGAIN = "AWS or the network failed: it continues from the bucket"
+    GIVE_WAY = "another learner continues"
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Attempt:
     """How an attempt ended.
 
     Attributes:
-        then: What is to follow.
+        then: What must follow.
         stop_reason: Why it ended.
-        error: What went wrong; None if nothing did.
-        exit_code: Of the training; 0 if the stack may stay, above 128 if it was interrupted.
+        error: What went wrong, or None.
+        exit_code: Exit code of the training; 0 if the stack may remain, above 128 if interrupted.
         rounds_begun: Attempts at rounds.
     """
 
@@ -71,10 +71,10 @@ def attempt(
     """Trains, or continues to, for as long as it may.
 
     Args:
-        experiment_path: The experiment file; beside it, the prices that were taken when it was deployed.
+        experiment_path: The experiment file; the deployment's prices are next to it.
         out: The run's directory.
-        deployment: Where it runs.
-        resolve: Reads the file, and resolves it for where this runs.
+        deployment: The deployment.
+        resolve: Reads and resolves the file for this place.
         settings: More arguments of `AwsBackend`.
     """
     backend: AwsBackend | None = None
@@ -82,7 +82,7 @@ def attempt(
         experiment = resolve()
         backend = AwsBackend(deployment=deployment, prices=_frozen_prices(experiment_path), **settings)
         display = make_display(experiment)
-        # The display and the log keep their streams: this is about the environment that evaluations play in.
+        # Only affects prints of the evaluation environment; display and log keep their streams.
         with limited_output(_OUTPUT_CHARACTERS_MAX):
             result = train(experiment, out, backend=backend, resume=True, display=display, name=deployment.experiment)
         LOG.info("%s", "\n".join(summary_lines(result.summary, str(out))))
@@ -108,7 +108,7 @@ def attempt(
 
 
 def leave_word(deployment: Deployment, ended: Attempt) -> None:
-    """Leaves word in the bucket and in the ledger that, and why, nothing is left to do."""
+    """Records in the bucket and in the ledger that nothing is left to do, and why."""
     record = {"stop_reason": ended.stop_reason, "error": ended.error, "exit_code": ended.exit_code,
               "stack": deployment.stack, "instance_id": deployment.instance_id,
               "instance_type": deployment.instance_type, "image_id": deployment.image_id,
@@ -117,13 +117,13 @@ def leave_word(deployment: Deployment, ended: Attempt) -> None:
     try:
         clients()("s3").put_object(
             Bucket=deployment.results_bucket, Body=to_json(record),
-            # A run that ended is not changed by one that was refused.
+            # A refused run does not change one that has ended.
             Key=deployment.results_prefix + (layout.REFUSED if ended.stop_reason == "refused" else layout.ENDED))
     except AWS_ERRORS as failure:
         LOG.warning("%s: %s", layout.ENDED, failure)
     reason = ended.stop_reason if ended.error is None else f"{ended.stop_reason}: {ended.error}"
     try:
-        # The guard takes the deployment down at once; it would, later, without being told.
+        # The guard takes the deployment down at once; otherwise it would do so later.
         Ledger(clients()("dynamodb"), deployment.ledger_table).finish(
             deployment.key, stack=deployment.stack, reason=reason[:_REASON_CHARACTERS])
     except LedgerError as failure:
@@ -131,6 +131,6 @@ def leave_word(deployment: Deployment, ended: Attempt) -> None:
 
 
 def _frozen_prices(experiment_path: Path) -> PriceTable:
-    """Those that were taken when it was deployed; of templates that were made without asking, the dated table's."""
+    """Returns the deployment's prices, or the dated table for templates made without asking AWS."""
     path = experiment_path.with_name(layout.PRICES)
     return prices_from_json(path.read_bytes()) if path.exists() else PRICES

@@ -1,4 +1,4 @@
-"""AWS as a backend: actors are Lambda invocations, or processes of the learner; what stands is paid by the clock."""
+"""AWS as a backend: actors are Lambda invocations or processes of the learner; other resources cost by the clock."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from runtime.records.layout import RunFiles
 from runtime.training.costs import make_cost_model
 
 GUARD_SILENT_S = 1800.0
-"""Seconds since the guard's last look after which a learner does not begin."""
+"""Seconds since the guard's last check after which a learner does not start."""
 
 
 class AwsBackend:
-    """Supplies the run of a learner that a stack brought up.
+    """Supplies the run of a deployed learner.
 
     Attributes:
-        cost_basis: Lambda says what it bills.
-        prices: Those that were taken when it was deployed.
-        heartbeat: What the guard hears of the learner.
+        cost_basis: Metered, because Lambda reports billed durations.
+        prices: The deployment's prices.
+        heartbeat: Reports the learner to the guard.
         rounds_begun: Attempts at rounds for which there was time.
     """
 
@@ -60,17 +60,17 @@ class AwsBackend:
         announce: Callable[[], bool] = lambda: True,
         ends_by_s: float = math.inf,
     ) -> None:
-        """Starts nothing yet; whether an experiment may run there was known before it was deployed.
+        """Starts nothing yet; the deployment has already checked the experiment.
 
         Args:
-            deployment: Where it runs.
-            prices: Of the deployment's region.
-            now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
-            announce: Says that training has begun to whoever waits for that; False if that could not be said.
-            ends_by_s: The run is interrupted before a round that could go on for longer; seconds since 1970.
+            deployment: The deployment.
+            prices: Prices of its region.
+            now: Seconds since 1970; None = a clock that ignores changes of the system time.
+            announce: Reports that training has begun; False if that failed.
+            ends_by_s: The run is interrupted before a round that could last longer; seconds since 1970.
 
         Raises:
-            ExperimentError: The region's prices are not known.
+            ExperimentError: The region's prices are unknown.
         """
         session = environment_session()
         if session.region_name != prices.region:
@@ -87,7 +87,7 @@ class AwsBackend:
         self._results: ResultsBucket | None = None
 
     def fetch(self, directory: RunFiles) -> None:
-        """Takes the run over from whatever learner had it, and downloads it; unless nobody would end it.
+        """Takes the run over from any earlier learner and downloads it, if the guard is watching.
 
         Raises:
             GuardError: The guard is silent.
@@ -101,7 +101,7 @@ class AwsBackend:
         self._results.download()
 
     def supply(self, run: RunContext) -> Supplies:
-        """Opens the deployment's cache, or one on the learner, and finds out how many actors may run at once.
+        """Opens the deployment's cache, or one on the learner, and determines how many actors may run at once.
 
         Raises:
             ServerError: The cache does not answer.
@@ -113,7 +113,7 @@ class AwsBackend:
         metrics = Metrics(self._client("cloudwatch", is_quick=True), deployment,
                           lambda error: run.events.append("metrics_lost", error=error))
         if experiment.fleet.is_on_learner:
-            # They die with this process: nobody need tell them to stop.
+            # They die with this process, so they need no stop signal.
             self._beat_while_it_runs(run, stop_event="")
             actors = actors_here(run)
         else:
@@ -133,10 +133,10 @@ class AwsBackend:
             prewarmed_actors=0 if has_instances else min(concurrency, experiment.scaler.smallest_round))
 
     def _reach_functions(self, run: RunContext, results: ResultsBucket) -> Actors:
-        """Opens what actors on Lambda need."""
+        """Opens the resources for actors on Lambda."""
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run, results)
-        # The coordinator runs beside its actors, and learner functions must find room when they have ended.
+        # The coordinator runs next to its actors, and learner functions need room when these have ended.
         learners = experiment.learner.chosen.functions_at_once
         concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors,
                                             others=1 + learners if learners else 0)
@@ -148,25 +148,25 @@ class AwsBackend:
         return Actors(inline, inline, event, {"server": NO_CACHE})
 
     def _reach_learner(self, run: RunContext, results: ResultsBucket) -> tuple[Fleet | None, str]:
-        """Opens what a learner that is a function needs.
+        """Opens the resources for a learner that is a function.
 
         Returns:
-            What runs it, and where it finds and leaves what it needs; None and empty where the learner is here.
+            Its fleet, and the store of its objects; None and empty if the learner is an instance.
         """
         deployment, learner = self._deployment, run.experiment.learner
         if not deployment.learner_function:
             return None, ""
-        # Of a leg before this one, which may have been killed.
+        # Left by an earlier leg, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
         return open_fleet(
             run, LambdaSettings(), concurrency=learner.chosen.functions_at_once, timeout_s=learner.function.timeout_s,
             memory_mib=learner.function.memory_mib, function_arn=deployment.learner_function), store
 
     def _connect(self, run: RunContext, results: ResultsBucket) -> tuple[Cache | None, dict[str, Any]]:
-        """Opens the cache, if there is to be one, and starts the heartbeat, which says how its actors are stopped.
+        """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
 
         Returns:
-            The cache, and what actors' events say of it.
+            The cache, and the cache fields of the actors' events.
         """
         if run.experiment.cache.kind == "none":
             self._beat_while_it_runs(run, stop_event="")
@@ -175,12 +175,12 @@ class AwsBackend:
         stop_word = secrets.token_urlsafe(32)
         event = actor_event(run.experiment, url, self._deployment.actor_credential, stop_digest(stop_word))
         self._beat_while_it_runs(run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event}))
-        # Whatever becomes of this process, its actors see that nobody waits for them any more.
+        # However this process ends, its actors notice that they are no longer needed.
         run.stack.callback(_stop_actors, cache, stop_word, run)
         return cache, event
 
     def _open_cache(self, run: RunContext, results: ResultsBucket) -> tuple[str, TrajectoryCache]:
-        """The deployment's cache, or one on this instance; and where its actors reach it."""
+        """Returns the deployment's cache or one on this instance, and where actors reach it."""
         deployment = self._deployment
         if deployment.cache_url:
             return deployment.cache_url, open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
@@ -196,14 +196,14 @@ class AwsBackend:
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         experiment, deployment = run.experiment, self._deployment
-        # The stack may have been prepared long before somebody executed its creation, which the guard has seen. All of
-        # it stands by now, whatever other clocks say: until this one had caught up with them, nothing would be billed.
+        # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
+        # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
         here_s = self._now()
         since_s = min(here_s, max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0))
         from_s = {part: min(here_s, seconds) for part, seconds in entry.from_s(deployment.stack).items()}
         model = make_cost_model(experiment, run.spaces, self.prices, instance_type=deployment.instance_type,
                                 waves=experiment.scaler.waves(concurrency))
-        # What is kept for the teardown is not the learner's to spend.
+        # The learner may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
         return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
                               begins=self._round_begins, events=run.events, **from_s)
@@ -223,10 +223,10 @@ class AwsBackend:
 
 
 def check_guard(ledger: Ledger, now_s: float) -> None:
-    """Checks that the guard has looked lately.
+    """Checks that the guard has looked recently.
 
     Args:
-        ledger: Where it notes that.
+        ledger: Where the guard records that.
         now_s: Seconds since 1970.
 
     Raises:
@@ -240,7 +240,7 @@ def check_guard(ledger: Ledger, now_s: float) -> None:
 
 
 def _end_this_process() -> None:
-    """As if the instance was being shut down: the round ends, everything is kept."""
+    """Ends the round and keeps everything, as if the instance were being shut down."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,7 +1,7 @@
-"""The coordinator: a function that runs a deployed run's rounds, one leg of less than 15 minutes after the other.
+"""The coordinator: a function that runs a deployed run's rounds in legs of less than 15 minutes.
 
-Each leg takes the run over through ledger and bucket, as an instance that replaces another does, begins no round that
-could outlast it, and puts everything away. A state machine invokes the legs: `stacks/components/coordinator.py`.
+Each leg takes the run over through ledger and bucket, like an instance that replaces another. It starts no round that
+could outlast it, and saves everything. A state machine invokes the legs: `stacks/components/coordinator.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runtime.names import COORDINATOR_FILES_VARIABLE, ENVIRONMENT_PREFIX
 
 
 class LegError(RunError):
-    """A leg came to nothing: the state machine tries again, as often as failures are allowed."""
+    """A leg failed. The state machine tries again, within the allowed number of failures."""
 
 
 def handler(
@@ -36,18 +36,18 @@ def handler(
     """Runs one leg.
 
     Args:
-        event: ``started_at``, when the execution of the state machine began, as Step Functions writes it: before that,
-            nothing of the deployment cost money.
-        context: Lambda's.
-        now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
-        leg_s: How long the leg may last; None for as long as Lambda lets it.
+        event: ``started_at``, when the execution of the state machine began, in Step Functions' format: before that,
+            nothing in the deployment cost money.
+        context: The Lambda context.
+        now: Seconds since 1970; None = a clock that ignores changes of the system time.
+        leg_s: Longest duration of the leg; None = Lambda's limit.
 
     Returns:
         ``done``: whether nothing is left to do; ``stop_reason``: why it ended.
 
     Raises:
         LegError: AWS or the network failed, or there was no time for a round.
-        ExperimentError: This is no coordinator.
+        ExperimentError: This is not a coordinator.
     """
     log_to_standard_output()
     now = now or steady_clock()
@@ -78,11 +78,11 @@ def _since_s(started_at: str) -> float:
 
 
 def _fetch_files(url: str, folder: Path) -> Path:
-    """Unpacks the run's own files, which are in no image; returns the experiment file's path.
+    """Unpacks the run's own files, which no image contains, and returns the experiment file's path.
 
     Args:
         url: ``s3://BUCKET/KEY`` of a zip.
-        folder: Where to.
+        folder: Target folder.
     """
     bucket, _, key = url.removeprefix("s3://").partition("/")
     found = clients()("s3").get_object(Bucket=bucket, Key=key)["Body"].read()

@@ -1,4 +1,4 @@
-"""What a learner that was deployed to AWS is told: by the stack, through variables of its service's environment."""
+"""The deployment as described by the stack in the environment variables of a learner's service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.names import ENVIRONMENT_PREFIX, run_key
 _CLOCK_SKEW_S = 3600.0
 _NUMBERS = {"provisioned": (r"\d{1,5}", "a whole number"), "tail_usd": (r"\d{1,6}(\.\d*)?", "dollars from 0"),
             "billed_since": (r"\d{1,12}(\.\d*)?", "seconds since 1970, not in the future")}
-"""Of the attributes that are numbers: the pattern, and what is allowed, for people."""
+"""Pattern of the numeric attributes, and a description for messages."""
 
 
 @dataclass(frozen=True)
@@ -21,28 +21,28 @@ class Deployment:
     """One deployment of one experiment; each attribute is the variable NITRO_<ATTRIBUTE>.
 
     Attributes:
-        experiment: Name of the experiment: its file's stem.
-        run: Name of the run; the same one is resumed from the bucket.
-        stack: Id of the CloudFormation stack; its rights go by that, not by its name.
-        actor_function: ARN of the actor function's alias; empty where actors are processes of the learner.
-        learner_function: ARN of the function that updates the policy; empty where the learner is an instance.
-        provisioned: Actors that it keeps warm: no more than the account's quota left room for.
-        cache_url: ``rediss://host:port`` without credentials; empty where the cache runs on the learner, or is none.
-        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`. Empty
-            where the cache runs on it.
-        actor_credential: Where actors find theirs, which gives them fewer rights.
-        results_bucket: The bucket that results and checkpoints are kept in.
-        results_prefix: What the run's keys begin with; ends in ``/``.
-        ledger_table: The ledger's.
-        tail_usd: Part of the budget that is kept for taking the deployment down.
-        learner_group: Name of the Auto Scaling group that holds the learner; empty if that is no instance.
-        learner_resource: That group's logical id in the stack.
-        billed_since: When the stack was created, or its rounds were begun by no instance, seconds since 1970: before
-            that, nothing of it cost money.
-        instance_id, instance_type, image_id: Of this instance. Of a coordinator, the first two are the leg's request
+        experiment: Name of the experiment, the stem of its file.
+        run: Name of the run; a run with the same name resumes from the bucket.
+        stack: Id of the CloudFormation stack; permissions depend on it, not on the name.
+        actor_function: ARN of the actor function's alias; empty if actors are processes of the learner.
+        learner_function: ARN of the function that updates the policy; empty if the learner is an instance.
+        provisioned: Actors kept warm, within the account's quota.
+        cache_url: ``rediss://host:port`` without credentials; empty if the cache runs on the learner, or there is none.
+        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`. Empty if
+            the cache runs on the learner.
+        actor_credential: Where actors find theirs, which has fewer rights.
+        results_bucket: Bucket for results and checkpoints.
+        results_prefix: Prefix of the run's keys; ends in ``/``.
+        ledger_table: Name of the ledger's table.
+        tail_usd: Part of the budget reserved for the teardown.
+        learner_group: Name of the Auto Scaling group of the learner; empty if the learner is not an instance.
+        learner_resource: The group's logical id in the stack.
+        billed_since: When the stack was created, or without an instance when its rounds began, seconds since 1970;
+            before that, nothing in it cost money.
+        instance_id, instance_type, image_id: Of this instance. For a coordinator, the first two are the leg's request
             id and memory.
-        container_image: What runs on it, by its digest.
-        private_address: Of this instance.
+        container_image: Image that runs on it, with digest.
+        private_address: Address of this instance.
     """
 
     experiment: str
@@ -69,21 +69,21 @@ class Deployment:
 
     @property
     def key(self) -> str:
-        """Of the run's entry in the ledger."""
+        """Returns the key of the run's entry in the ledger."""
         return run_key(self.experiment, self.run)
 
     @classmethod
     def from_environment(
         cls, environment: Mapping[str, str], now: Callable[[], float] = time.time,
     ) -> Deployment | None:
-        """The deployment that ``environment`` describes; None if there is none.
+        """Returns the deployment that ``environment`` describes, or None.
 
         Args:
-            environment: Variables.
+            environment: Environment variables.
             now: Seconds since 1970.
 
         Raises:
-            ExperimentError: It describes one only in part, or an impossible one.
+            ExperimentError: The description is incomplete or impossible.
         """
         names = {field.name: ENVIRONMENT_PREFIX + field.name.upper() for field in fields(cls)}
         missing = [variable for variable in names.values() if variable not in environment]

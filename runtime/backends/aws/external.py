@@ -1,7 +1,7 @@
-"""AWS as the backend of a pool that a process of the user's holds: actors are Lambda invocations, nothing else stands.
+"""AWS as the backend of a pool in a user's process: actors are Lambda invocations, and nothing else runs.
 
-The process assumes the pool's role, and tells the guard through the ledger that it is there and what it has promised.
-If it ends, falls silent or has used its budget, the guard takes the deployment down.
+The process assumes the pool's role, and reports to the guard through the ledger that it is alive and what it has
+reserved. If it ends, goes silent or uses up its budget, the guard takes the deployment down.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from runtime.training.costs import make_cost_model
 
 _CLOSED = "the pool was closed"
 _OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
-"""Keys of ``actor`` that were deployed."""
+"""Deployed keys of ``actor``."""
 
 
 class PoolBackend:
-    """Supplies a pool whose actors were deployed.
+    """Supplies a pool with deployed actors.
 
     Attributes:
-        cost_basis: Lambda says what it bills.
-        prices: Those that were taken when it was deployed.
+        cost_basis: Metered, because Lambda reports billed durations.
+        prices: The deployment's prices.
     """
 
     cost_basis = "metered"
@@ -55,16 +55,16 @@ class PoolBackend:
     def __init__(
         self, experiment: ResolvedExperiment, found: FoundPool, *, now: Callable[[], float] | None = None
     ) -> None:
-        """Reads what was deployed; starts nothing yet.
+        """Reads the deployment; starts nothing yet.
 
         Args:
             experiment: Resolved.
             found: The deployment.
-            now: Seconds since 1970; None for a clock that is not moved when somebody sets the system's.
+            now: Seconds since 1970; None = a clock that ignores changes of the system time.
 
         Raises:
             AccountError: The role cannot be assumed, or the deployment's files cannot be read.
-            ExperimentError: The experiment is not the one that was deployed.
+            ExperimentError: Another experiment was deployed.
         """
         self._found, self._deployment = found, found.deployment
         self._client, self._now = clients(found.session), now or steady_clock()
@@ -82,7 +82,7 @@ class PoolBackend:
         self._entry: Entry | None = None
 
     def fetch(self, directory: RunFiles) -> None:
-        """Takes the deployment over from whatever pool had it, unless nobody would end it.
+        """Takes the deployment over from any earlier pool, if the guard is watching.
 
         Raises:
             GuardError: The guard is silent.
@@ -92,7 +92,7 @@ class PoolBackend:
         self._entry = self._heartbeat.take_over()
 
     def supply(self, run: RunContext) -> Supplies:
-        """Starts the heartbeat, and finds out how many actors may run at once.
+        """Starts the heartbeat, and determines how many actors may run at once.
 
         Raises:
             FleetError: The actor function cannot be used.
@@ -120,26 +120,26 @@ class PoolBackend:
                    "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"})
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
-        """Bills what stands from where the ledger's figures end: until then, they hold it."""
+        """Bills running resources from the end of the ledger's figures, which include them until then."""
         experiment, here_s = run.experiment, self._now()
         deployed = self._found.deployed.begun(entry, 0.0)
         since_s = min(here_s, max(deployed.created_at_s, entry.covered_until_s))
         actor = experiment.actor.model_copy(update={"provisioned": int(self._deployment.provisioned)})
         model = make_cost_model(experiment.model_copy(update={"actor": actor}), run.spaces, self.prices,
                                 waves=experiment.scaler.waves(concurrency))
-        # What is kept for the teardown is not the pool's to spend.
+        # The pool may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - deployed.tail_usd)
         return WallClockMeter(
             model, Budget(usable_usd), billed_since_s=since_s, now=self._now, events=run.events,
             provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]))
 
     def _end(self) -> None:
-        """Is told that the deployment is taken down; the guard need not wait for a pool that knows."""
+        """Records that the deployment is being taken down, so the guard need not wait for this pool."""
         self._heartbeat.finishes(self._heartbeat.order_reason)
 
 
 class PoolKeeping(Keeping):
-    """Tells the guard what a pool has spent and promised, before what it promises is used."""
+    """Reports a pool's costs and reservations to the guard, before it uses what it reserves."""
 
     def __init__(
         self, ledger: Ledger, heartbeat: Heartbeat, meter: WallClockMeter, deployment: Deployment, *,
@@ -148,12 +148,12 @@ class PoolKeeping(Keeping):
         """Keeps a pool that has taken its deployment over.
 
         Args:
-            ledger: Tells what has become of the deployment.
-            heartbeat: Where its promises go.
-            meter: Its own.
-            deployment: Its own.
-            budget_usd: All that it may spend, with the teardown.
-            spent_usd: What the ledger had as spent and promised when the pool was opened.
+            ledger: Reports the deployment's state.
+            heartbeat: Receives its reservations.
+            meter: The pool's meter.
+            deployment: The pool's deployment.
+            budget_usd: Most that it may spend, teardown included.
+            spent_usd: Spent and reserved in the ledger when the pool was opened.
             now: Seconds since 1970.
         """
         self._ledger, self._heartbeat, self._meter, self._deployment = ledger, heartbeat, meter, deployment
@@ -161,15 +161,15 @@ class PoolKeeping(Keeping):
         self._promised_usd, self._has_ended = 0.0, False
 
     def spent_usd(self) -> float:
-        """Returns what was spent when the pool was opened; what a pool before it had promised counts as spent."""
+        """Returns what was spent when the pool was opened, with reservations of earlier pools."""
         return self._spent_usd
 
     def begins(self) -> None:
-        """Lets the guard count on the pool."""
+        """Makes the guard watch the pool."""
         self._heartbeat.trains()
 
     def ledger_changed(self, ledger: bytes) -> None:
-        """Writes what is promised before it is used; what only became less goes with the next heartbeat.
+        """Writes reservations before they are used. Decreases wait for the next heartbeat.
 
         Raises:
             TeardownOrderedError: The deployment is being taken down.
@@ -181,10 +181,10 @@ class PoolKeeping(Keeping):
         promised_usd = self._meter.spent_usd + self._meter.reserved_usd
         is_new, self._promised_usd = promised_usd > self._promised_usd, promised_usd
         try:
-            # Between two calls a trainer may train for as long as it likes: what stands is counted, and bounded.
+            # A trainer may train for any time between two calls; running resources are billed, within a limit.
             self._heartbeat.promise(self._figures(), due_s=math.inf, is_written=is_new)
         except LostRunError:
-            # Also when the guard has closed the account of a deployment that is gone.
+            # Also if the guard has closed the account of a deployment that is gone.
             entry = self._ledger.get(self._deployment.key)
             order = entry.order_for(self._deployment.stack) if entry else None
             if order is None:
@@ -194,11 +194,11 @@ class PoolKeeping(Keeping):
         else:
             reason = self._heartbeat.order_reason
         if reason:
-            raise TeardownOrderedError(f"the deployment of {self._deployment.key} is taken down: {reason}. To go on, "
-                                       "deploy it again, and open the pool again")
+            raise TeardownOrderedError(f"the deployment of {self._deployment.key} is taken down: {reason}. To "
+                                       "continue, deploy it again, and open the pool again")
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Tells the guard that nothing is left to do; if that cannot be told, it hears no more of the pool."""
+        """Tells the guard that nothing is left to do; if that fails, the pool simply goes silent."""
         self._has_ended = True
         if self._heartbeat.order_reason:
             return
@@ -206,7 +206,7 @@ class PoolKeeping(Keeping):
             self._heartbeat.promise(self._figures(), due_s=self._now(), is_written=False)
             self._heartbeat.finishes(_CLOSED)
         except LostRunError:
-            # It is somebody else's to tell.
+            # Another process must report it.
             return
         except LedgerError as error:
             LOG.warning("the guard was not told that the pool of %s has ended: %s", self._deployment.key, error)
@@ -218,11 +218,11 @@ class PoolKeeping(Keeping):
 
 
 def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:
-    """Checks that the deployed function plays what the pool asks for, and costs what it counts, within the budget.
+    """Checks that the deployed function plays the pool's experiment at the pool's prices, within the budget.
 
     Args:
         experiment: The pool's, resolved.
-        tree: The experiment file as it was deployed.
+        tree: The experiment file as deployed.
         stack: As the guard sees it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a deployed learner writes into the ledger: what it has spent and promised, and that it is there."""
+"""Writes a deployed learner's costs, reservations and heartbeat to the ledger."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, Le
 from runtime.guard.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
-"""What a learner is given from its start to its first promise: files to fetch, libraries to load."""
+"""Time from a learner's start to its first promise, for downloads and loading libraries."""
 _POLL_S = 0.25
 
 
 class Heartbeat:
-    """Writes when something is promised, and else every `HEARTBEAT_S` seconds, from a thread of its own.
+    """Writes each promise, and otherwise every `HEARTBEAT_S` seconds, from its own thread.
 
-    The thread only speaks for a learner that keeps its word: with each promise comes a time by which the next one is
-    due, and after that it falls silent. So a learner that hangs is not mistaken for one that works.
+    Each promise has a time by which the next one is due; after that, the thread goes silent. So a hung learner is not
+    mistaken for a working one.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Heartbeat:
         self.order_reason = ""
 
     def take_over(self) -> Entry:
-        """From now on nobody else writes for the run; returns what the ledger knows of it.
+        """Takes the run over from any earlier learner, and returns the ledger's entry.
 
         Raises:
             TeardownOrderedError: The deployment is being taken down.
@@ -59,19 +59,19 @@ class Heartbeat:
         """Starts the thread.
 
         Args:
-            stop_event: What the actor function is to be invoked with so that actors give up.
+            stop_event: Event for the actor function that makes actors give up.
         """
         self._values["stop_event"] = stop_event
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._thread.start()
 
     def promise(self, figures: Mapping[str, float], *, due_s: float, is_written: bool = True) -> None:
-        """What is true from now on.
+        """Sets the figures that hold from now on.
 
         Args:
             figures: Attributes of `runtime.guard.ledger.Entry`.
             due_s: When the next call is due, seconds since 1970.
-            is_written: Return only when the ledger has it.
+            is_written: Whether to return only when the ledger has them.
 
         Raises:
             LostRunError: Another learner continues the run.
@@ -86,20 +86,20 @@ class Heartbeat:
             self._write()
 
     def trains(self) -> None:
-        """The first round may begin; raises as `promise`."""
+        """Allows the first round to begin; raises like `promise`."""
         with self._lock:
             self._values["state"] = TRAINING
         self._write()
 
     def pauses(self) -> None:
-        """Says, if that can be said, that this learner was interrupted and another one will come."""
+        """Reports, if possible, that this learner was interrupted and another one will come."""
         try:
             self._ledger.record(self._deployment.key, writer=self._writer, state=STARTING, heartbeat_at_s=self._now())
         except LedgerError as error:
             LOG.warning("the guard was not told of the interruption: %s", error)
 
     def finishes(self, reason: str) -> None:
-        """Nothing is left to do, unless somebody else has taken the run over; raises as `promise`."""
+        """Reports that nothing is left to do, unless another process has taken the run over; raises like `promise`."""
         with self._lock:
             self._values.update(state=FINISHED, reason=reason, stop_event="")
         self._write()
@@ -119,7 +119,7 @@ class Heartbeat:
                 self._lost = error
                 return
             except LedgerError as error:
-                # The next one may come through; where none does, the guard counts on the worst.
+                # The next one may get through; if none does, the guard assumes the worst.
                 LOG.warning("heartbeat: %s", error)
                 self._beat_at_s = self._now()
 

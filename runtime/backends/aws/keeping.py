@@ -1,4 +1,4 @@
-"""How a deployed run is kept: its files in the bucket, its promises in the ledger, its figures on the dashboard."""
+"""Keeps a deployed run: files in the bucket, reservations in the ledger, figures on the dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.records.rows import RoundRow
 
 
 class AwsKeeping(Keeping):
-    """Keeps a deployed run, and tells its guard, its dashboard and its stack of it."""
+    """Keeps a deployed run, and informs its guard, its dashboard and its stack."""
 
     def __init__(
         self,
@@ -31,17 +31,17 @@ class AwsKeeping(Keeping):
         spent_usd: float,
         now: Callable[[], float],
     ) -> None:
-        """Keeps a run that was taken over already.
+        """Keeps a run that has already been taken over.
 
         Args:
             experiment: Resolved.
-            announce: Says that training has begun to whoever waits for that; False if that could not be said.
-            results: Where its files go.
-            heartbeat: Where its promises go.
-            metrics: Where its figures go.
-            meter: Its own.
-            events: Its own.
-            spent_usd: What the guard's ledger said when the run was taken over.
+            announce: Reports that training has begun; False if that failed.
+            results: Receives its files.
+            heartbeat: Receives its reservations.
+            metrics: Receives its figures.
+            meter: The run's meter.
+            events: The run's events.
+            spent_usd: Costs in the guard's ledger when the run was taken over.
             now: Seconds since 1970.
         """
         self._announce, self._results, self._heartbeat, self._metrics = announce, results, heartbeat, metrics
@@ -51,16 +51,16 @@ class AwsKeeping(Keeping):
         self._is_announced = False
 
     def spent_usd(self) -> float:
-        """Returns what the guard's ledger said when the run was taken over."""
+        """Returns the costs in the guard's ledger when the run was taken over."""
         return self._spent_usd
 
     def begins(self) -> None:
-        """Lets the guard count on the learner, and ends the stack's wait for it."""
+        """Makes the guard watch the learner, and ends the stack's wait for it."""
         self._heartbeat.trains()
         self._is_announced = self._announce()
 
     def ledger_changed(self, ledger: bytes) -> None:
-        """Keeps the ledger if it promises something new, and tells the guard.
+        """Keeps the ledger if it has new reservations, and tells the guard.
 
         Raises:
             SupersededError, LostRunError: Another learner continues the run.
@@ -73,7 +73,7 @@ class AwsKeeping(Keeping):
             meter.covered_until_s, self._now() + 2 * self._actor_s))
 
     def on_round_end(self, row: RoundRow) -> None:
-        """Uploads what is new, if the last time is long enough ago, and shows the row's figures.
+        """Uploads changes, if the last upload is long enough ago, and shows the row's figures.
 
         Raises:
             SupersededError: Another learner continues the run.
@@ -83,15 +83,15 @@ class AwsKeeping(Keeping):
         except SupersededError:
             raise
         except ResultsError as error:
-            # The rounds since the last upload stay in the directory, and go with the next one.
+            # Rounds since the last upload remain in the directory, and are uploaded with the next one.
             self._events.append("upload_postponed", error=str(error))
         self._metrics.round_finished(row)
         if not self._is_announced:
-            # Else the stack would take a learner back that trains.
+            # Otherwise the stack would roll back a training learner.
             self._is_announced = self._announce()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Uploads all that is new.
+        """Uploads all changes.
 
         Raises:
             ResultsError, LedgerError: AWS cannot be reached, or another learner continues the run.

@@ -1,6 +1,6 @@
-"""The process of a learner that a stack brought up: trains, and ends its instance when nothing is left to do.
+"""The process of a deployed learner: trains, and ends its instance when nothing is left to do.
 
-The container that `stacks/components/learner_boot.sh` starts runs
+The container started by `stacks/components/learner_boot.sh` runs
 
     python -m runtime.backends.aws.learner EXPERIMENT.yaml DIR
 """
@@ -23,23 +23,23 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
 
 TRY_AGAIN, SUPERSEDED = 74, 75
-"""Exit codes: the unit starts it again, a few times an hour; the unit ends the instance."""
+"""Exit codes: the service restarts it, a few times an hour; the service ends the instance."""
 
 
 def run(
     experiment_path: Path, out: Path, deployment: Deployment, now: Callable[[], float] | None = None
 ) -> int:
-    """Trains, or continues to, and ends this instance for good when there is nothing left to do.
+    """Trains, or continues to, and ends this instance for good when nothing is left to do.
 
     Args:
         experiment_path: The experiment file.
         out: The run's directory.
-        deployment: Where it runs.
-        now: Seconds since 1970; None for this machine's steady clock.
+        deployment: The deployment.
+        now: Seconds since 1970; None = this machine's steady clock.
 
     Returns:
-        0; above 128 if it was interrupted, `TRY_AGAIN` if AWS or the network failed: it is to be continued;
-        `SUPERSEDED` if another learner goes on.
+        0; above 128 if it was interrupted; `TRY_AGAIN` if AWS or the network failed, so the run must be continued;
+        `SUPERSEDED` if another learner continues.
 
     Raises:
         ClientError: The instance could not be ended.
@@ -49,7 +49,7 @@ def run(
     if ended.then is not Then.END:
         return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: SUPERSEDED}[ended.then]
     leave_word(deployment, ended)
-    # Also where all went well: of a run that was finished before, the stack has not heard yet.
+    # Also after success: the stack has not yet heard of a run that finished earlier.
     tell_stack(deployment, is_up=not ended.exit_code)
     release(deployment)
     return 0
@@ -60,10 +60,10 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
 
     Args:
         arguments: The experiment file and the run's directory.
-        now: Seconds since 1970; None for this machine's steady clock.
+        now: Seconds since 1970; None = this machine's steady clock.
 
     Returns:
-        The exit code: that of `run`, or 2 if this is no deployed learner.
+        The exit code of `run`, or 2 if this is not a deployed learner.
     """
     log_to_standard_output()
     try:
@@ -79,7 +79,7 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
 
 
 def _resolve(path: Path, deployment: Deployment) -> ResolvedExperiment:
-    """With ``auto``, an instance that is paid for its GPU uses it, or the run is refused."""
+    """Makes ``auto`` use a paid GPU, or refuses the run."""
     experiment = load_experiment(path).resolved(is_deployed=True, provisioned=int(deployment.provisioned))
     if experiment.learner.device != "auto" or not has_gpu(deployment.instance_type):
         return experiment

@@ -1,4 +1,4 @@
-"""What a deployed learner says: one logger, whose lines go to the instance's journal."""
+"""The deployed learner's logger, which writes to the instance's journal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import sys
 
 LOG = logging.getLogger("nitro.learner")
-"""The deployed learner's."""
+"""The deployed learner's logger."""
 
 
 def log_to_standard_output() -> None:
-    """Has the learner's log written to standard output, which the service's journal keeps."""
+    """Sends the learner's log to standard output, which the service's journal keeps."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     LOG.handlers, LOG.propagate = [handler], False

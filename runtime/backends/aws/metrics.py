@@ -24,14 +24,14 @@ METRICS = {
     "EnvSteps": "env_steps",
     "RoundSeconds": "round_s",
 }
-"""Names in CloudWatch, and the keys of a round's row that they show."""
+"""Names in CloudWatch, and their keys in a round's row."""
 _VALUES_MAX = 150
 
 
 class Metrics:
-    """Sends the rounds' figures, once a minute, or after 150 rounds if that is sooner.
+    """Sends the rounds' figures once a minute, or after 150 rounds if that is sooner.
 
-    A metric that cannot be sent costs the run nothing.
+    Failures do not affect the run.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Metrics:
         """Prepares a run's metrics; sends nothing yet.
 
         Args:
-            client: Of CloudWatch.
-            report: Told why metrics are lost, the first time.
+            client: CloudWatch client.
+            report: Called with the reason, the first time that metrics are lost.
             clock: Monotonic seconds.
         """
         self._client, self._report, self._clock = client, report, clock
@@ -65,7 +65,7 @@ class Metrics:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what was gathered since the last time."""
+        """Sends the figures gathered since the last time."""
         if not self._values:
             return
         data = [{"MetricName": name, "Dimensions": self._dimensions, "Values": values}

@@ -1,4 +1,4 @@
-"""The deployment of a pool, found by its name: with the rights of whoever opens the pool, who assumes its role."""
+"""Finds a pool's deployment by name, with the rights of the caller, who assumes the pool's role."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _HOST_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class FoundPool:
-    """What a pool knows of its deployment.
+    """A pool's deployment.
 
     Attributes:
-        deployment: As a learner would be told it.
+        deployment: As described to a learner.
         deployed: As the guard sees it.
         files: ``s3://`` URL of the zip with the experiment file and the prices.
-        session: Of the pool's role, which renews itself.
+        session: Session of the pool's role, which renews itself.
     """
 
     deployment: Deployment
@@ -43,14 +43,14 @@ class FoundPool:
 
 
 def find_pool(name: str) -> FoundPool:
-    """Finds the deployment of an experiment whose trainer is somebody's own.
+    """Finds the deployment of an experiment with an external trainer.
 
     Args:
         name: The stem of the experiment's file.
 
     Raises:
         ExperimentError: The stem cannot be the name of a deployment.
-        AccountError: There is no such deployment, or it has no pool; or AWS cannot be asked.
+        AccountError: There is no such deployment, or it has no pool; or AWS does not answer.
     """
     experiment = experiment_name(name)
     stack, session = stack_name(experiment), open_session()

@@ -1,4 +1,4 @@
-"""The run's directory, kept in a bucket: what a replaced learner continues from, and what outlives the deployment."""
+"""Keeps the run's directory in a bucket, from which a replacement learner continues; it outlives the deployment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runtime.records.files import TEMPORARY, make_directory, remove, write_atomi
 
 _TRIES = 5
 _REPLACED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
-"""What S3 answers where another object, or none, is there than the one that a write is to replace."""
+"""S3's error codes if the object to be replaced has changed or is missing."""
 
 
 class ResultsError(RunError):
@@ -26,27 +26,27 @@ class ResultsError(RunError):
 
 
 class SupersededError(ResultsError):
-    """Another learner continues this run: this one must not spend any more."""
+    """Another learner continues this run, so this one must not spend any more."""
 
 
 class ResultsBucket:
     """Mirrors a run's directory under a prefix.
 
-    The ledger is there before money is promised. Everything else follows at most every `UPLOAD_INTERVAL_S` seconds: a
-    learner whose instance vanishes repeats the rounds since then, with the same results if they are synchronous.
-    `download` takes the run over: whatever another learner writes afterwards is refused, so that of two learners only
-    the newer goes on. Each write says which object it replaces. One that the older learner had under way when it was
-    superseded may still get through; the newer one, whose the ledger is, replaces it.
+    The ledger is uploaded before money is reserved. Everything else follows at most every `UPLOAD_INTERVAL_S` seconds:
+    if the instance vanishes, its replacement repeats the rounds since then, with the same results if they are
+    synchronous. `download` takes the run over: later writes by older learners are refused, so that only the newest
+    continues. Each write names the object that it replaces. A write that was under way may still succeed, and is then
+    replaced by the learner that owns the ledger.
     """
 
     def __init__(
         self, client: Any, bucket: str, prefix: str, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepares the upload; asks nothing yet.
+        """Prepares the upload; sends no request yet.
 
         Args:
-            client: Of S3.
-            prefix: What all keys begin with; ends in ``/``.
+            client: S3 client.
+            prefix: Prefix of all keys; ends in ``/``.
             clock: Monotonic seconds.
         """
         self._client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
@@ -61,12 +61,12 @@ class ResultsBucket:
         self.is_superseded = False
 
     def download(self) -> bool:
-        """Puts what the bucket holds of the run in the place of what the directory holds; False if it has nothing.
+        """Replaces the directory's contents with the run in the bucket; returns False if the bucket has none.
 
         Raises:
             SupersededError: Another learner keeps writing.
-            ResultsError: The bucket cannot be read or written, or something went wrong that nobody foresaw: another
-                attempt may succeed, and a deployment must not end before it trains.
+            ResultsError: The bucket cannot be read or written, or an unforeseen error occurred: another attempt may
+                succeed, and a deployment must not end before it trains.
         """
         try:
             return self._download()
@@ -78,13 +78,13 @@ class ResultsBucket:
 
     def _download(self) -> bool:
         for path in self._directory.rglob(f"*{TEMPORARY}"):
-            # Of a process that was killed while it wrote.
+            # Left by a process killed while writing.
             if layout.RUN_FILE.fullmatch(self._name(path).removesuffix(TEMPORARY)):
                 remove(path)
         ledger = self._take_over()
         names = set(self._names())
         if not any(name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names):
-            # Rows whose checkpoint never came: those rounds are done again.
+            # Rows without their checkpoint; these rounds are repeated.
             names.discard(layout.ROUNDS)
         if ledger is None and not names:
             return False
@@ -92,7 +92,7 @@ class ResultsBucket:
             remove(path)
         if ledger is not None:
             write_atomically(self._directory / layout.LEDGER, ledger)
-        # Rows after checkpoints: a learner that still uploads does it the other way round.
+        # Rows after checkpoints; an uploading learner uses the opposite order.
         for name in sorted(names - {layout.LEDGER}, key=_upload_order, reverse=True):
             path = self._directory / name
             make_directory(path.parent)
@@ -103,17 +103,17 @@ class ResultsBucket:
         return True
 
     def save_ledger(self, ledger: bytes, *, promised_usd: float, is_idle: bool) -> bool:
-        """Keeps the ledger, where it promises something new, or more than the one that the bucket has.
+        """Keeps the ledger if it has new reservations, or larger ones than the bucket's.
 
         Returns:
-            Whether it did.
+            Whether it was uploaded.
 
         Args:
-            promised_usd: All that is spent or reserved.
-            is_idle: Whether nothing is reserved: whatever is promised next is new.
+            promised_usd: Total spent or reserved.
+            is_idle: Whether nothing is reserved, so that the next reservation is new.
 
         Raises:
-            SupersededError: Another learner wrote it since.
+            SupersededError: Another learner has written it since.
             ResultsError: The bucket cannot be written.
         """
         is_new = promised_usd > self._promised_usd or (self._was_idle and not is_idle)
@@ -124,7 +124,7 @@ class ResultsBucket:
         return is_new
 
     def round_finished(self) -> None:
-        """Uploads what changed, if the last time is long enough ago.
+        """Uploads changes, if the last upload is long enough ago.
 
         Raises:
             SupersededError: Another learner continues the run; nothing was uploaded.
@@ -134,9 +134,9 @@ class ResultsBucket:
             self._upload()
 
     def finish(self) -> None:
-        """Uploads all that changed, the ledger first; nothing where another learner continues the run.
+        """Uploads all changes, the ledger first; nothing if another learner continues the run.
 
-        Raises: As `round_finished`.
+        Raises: See `round_finished`.
         """
         ledger = self._directory / layout.LEDGER
         if self.is_superseded or not ledger.exists():
@@ -145,17 +145,17 @@ class ResultsBucket:
         self._upload()
 
     def put(self, name: str, data: bytes) -> None:
-        """One object more, under the run's prefix."""
+        """Uploads one more object under the run's prefix."""
         self._call(self._client.put_object, Key=self._prefix + name, Body=data)
 
     def clear(self, folder: str) -> str:
-        """Removes whatever is in a folder of the run's, which is no part of its directory.
+        """Empties a folder under the run's prefix that is not part of its directory.
 
         Args:
             folder: Its name; ends in ``/``.
 
         Returns:
-            Its place, as ``s3://BUCKET/PREFIX/``.
+            Its location, ``s3://BUCKET/PREFIX/``.
 
         Raises:
             ResultsError: The bucket cannot be written.
@@ -175,23 +175,23 @@ class ResultsBucket:
         self._uploaded_at_s = self._clock()
 
     def _replace(self, name: str, data: bytes) -> None:
-        """Writes a file in the place of the one that this learner knows.
+        """Replaces a file with the version that this learner knows.
 
         Raises:
-            SupersededError: Another learner wrote it, and the ledger.
+            SupersededError: Another learner wrote it, and owns the ledger.
             ResultsError: The bucket cannot be written.
         """
         for _ in range(_TRIES):
             if tag := self._put_over(self._tags.get(name), name, data):
                 self._tags[name] = tag
                 return
-            # A superseded learner's, or our own where the answer to an earlier try was lost.
+            # Written by a superseded learner, or by us if the answer to an earlier try was lost.
             self._check_ledger()
             self._tags[name] = self._names().get(name, "")
         raise ResultsError(f"the results bucket {self._bucket}: {name} is refused again and again")
 
     def _check_ledger(self) -> None:
-        """Checks that the ledger is still ours.
+        """Checks that this learner still owns the ledger.
 
         Raises:
             SupersededError: It is another learner's.
@@ -200,9 +200,9 @@ class ResultsBucket:
             raise self._give_way()
 
     def _drop_checkpoints_ahead(self) -> None:
-        """Removes from the directory checkpoints of rounds that have no row: a superseded learner's last words.
+        """Removes from the directory checkpoints without a row, left by a superseded learner.
 
-        Where that would be all of them, rows are missing, which people should know.
+        If that would be all of them, rows are missing, and people should know.
         """
         path = self._directory / layout.ROUNDS
         rounds = len(path.read_bytes().splitlines()) if path.exists() else 0
@@ -219,14 +219,14 @@ class ResultsBucket:
                 self._tags.pop(name, None)
 
     def _take_over(self) -> bytes | None:
-        """The ledger, which no learner before this one can write from now on; None if there is none."""
+        """Returns the ledger, rewritten so that no earlier learner can replace it; None if there is none."""
         for _ in range(_TRIES):
             self.is_superseded = False
             self._ledger_tag, _, ledger = self._find_ledger()
             if self._ledger_tag is None:
                 return None
             with suppress(SupersededError):
-                # Other bytes that mean the same: what the writer before us expects to find is not there any more.
+                # Other bytes with the same meaning, so that the previous writer's expected object is gone.
                 self._put_ledger(ledger + b"\n")
                 return ledger
         raise self._give_way()
@@ -235,21 +235,21 @@ class ResultsBucket:
         """Puts the ledger into the bucket.
 
         Raises:
-            SupersededError: What is there is neither what this learner found nor what it wrote.
+            SupersededError: The object there is neither the one that this learner found nor one that it wrote.
         """
         for _ in range(_TRIES):
             if new_tag := self._put_over(self._ledger_tag, layout.LEDGER, ledger, Metadata={"writer": self._writer}):
                 self._ledger_tag = new_tag
                 return
             tag, writer, _ = self._find_ledger()
-            # It is our own where the answer to an earlier try was lost.
+            # Ours if the answer to an earlier try was lost.
             if tag != self._ledger_tag and writer != self._writer:
                 raise self._give_way()
             self._ledger_tag = tag
         raise ResultsError(f"the results bucket {self._bucket}: the ledger is refused again and again")
 
     def _put_over(self, tag: str | None, name: str, data: bytes, **more: Any) -> str | None:
-        """Writes a file in the place of the object with that tag; returns its new tag, None if another one is there."""
+        """Replaces the object with that tag, and returns the new tag; None if another object is there."""
         condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
         try:
             new_tag: str = self._call(
@@ -261,8 +261,8 @@ class ResultsBucket:
             raise
 
     def _find_ledger(self) -> tuple[str | None, str | None, bytes]:
-        """Its tag, its writer and its contents; None and empty if there is none."""
-        # Listed first: S3 forbids a missing object to whoever may list one prefix only.
+        """Returns tag, writer and contents; None and empty if there is none."""
+        # Listed first: S3 answers 403 for a missing object if the caller may list one prefix only.
         return self._get(layout.LEDGER) if layout.LEDGER in self._names() else (None, None, b"")
 
     def _give_way(self) -> SupersededError:
@@ -271,7 +271,7 @@ class ResultsBucket:
                                "learner wrote")
 
     def _get(self, name: str) -> tuple[str, str | None, bytes]:
-        """Tag, writer where one is named, and contents."""
+        """Returns tag, writer (if named) and contents."""
         def read(**where: str) -> tuple[str, str | None, bytes]:
             response = self._client.get_object(**where)
             return response["ETag"], response["Metadata"].get("writer"), response["Body"].read()
@@ -280,7 +280,7 @@ class ResultsBucket:
         return found
 
     def _names(self) -> dict[str, str]:
-        """The run's files in the bucket, and their tags."""
+        """Returns the run's files in the bucket, with their tags."""
         return {name: found["ETag"] for found in self._list("")
                 if layout.RUN_FILE.fullmatch(name := found["Key"].removeprefix(self._prefix))}
 
@@ -291,7 +291,7 @@ class ResultsBucket:
         return found
 
     def _files(self) -> list[Path]:
-        """The run's own files in the directory, but for the ledger and what is half written."""
+        """Returns the run's own files in the directory, except the ledger and unfinished files."""
         return [path for path in sorted(self._directory.rglob("*")) if path.is_file()
                 and layout.RUN_FILE.fullmatch(self._name(path)) and self._name(path) != layout.LEDGER]
 
@@ -306,10 +306,10 @@ class ResultsBucket:
 
 
 def _upload_order(name: str) -> tuple[int, bool]:
-    """Rows before the checkpoint that follows them; then its JSON, which makes it exist; then the best policy.
+    """Sorts uploads: rows before the following checkpoint, then its JSON, which makes it valid, then the best policy.
 
-    The checkpoint holds that policy, too: the bucket's may be too old, but is never one that no checkpoint knows. The
-    summary comes last of all: who finds it takes the run for ended, and uploads nothing more.
+    The checkpoint also has that policy: the bucket's copy may be too old, but is always known to a checkpoint. The
+    summary is last, because its presence means that the run has ended, and nothing more is uploaded.
     """
     last = {layout.BEST_POLICY: 2, layout.SUMMARY: 3}
     return last.get(name, int(bool(layout.CHECKPOINT_FILE.fullmatch(name)))), name.endswith(".json")

@@ -1,4 +1,4 @@
-"""What a deployed learner tells its stack, and what it takes down of it."""
+"""A deployed learner's calls to its own stack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runtime.backends.aws.log import LOG
 
 
 def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
-    """Ends the wait of the stack's creation for its learner, if it waits.
+    """Ends the stack's wait for its learner, if it waits.
 
     Returns:
         False if the stack could not be reached.
@@ -19,16 +19,16 @@ def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
             StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
             UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
     except ClientError as error:
-        # It answered: a stack that is there already waits for nobody.
+        # It answered: an existing stack waits for no signal.
         LOG.info("the stack was not told: %s", error)
     except (BotoCoreError, ResponseParserError) as error:
-        LOG.warning("the stack cannot be told: %s", error)
+        LOG.warning("the stack cannot be reached: %s", error)
         return False
     return True
 
 
 def release(deployment: Deployment) -> None:
-    """Keeps no actor warm any more, ends this instance, and lets no other take its place.
+    """Stops keeping actors warm, and ends this instance without a replacement.
 
     Raises:
         ClientError: The instance could not be ended.

@@ -1,4 +1,4 @@
-"""Settings of a learner function: refused combinations, and the maker of its updater."""
+"""Settings of a learner that is a function: unsupported combinations, and its updater."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNREAD = ("learner.instance_types", "learner.market", "learner.image_parameter")
 class FunctionSettings(LearnerFunctionSection):
     """Settings of the function that makes each update."""
 
-    title: ClassVar[str] = "the functions of kind = function"
+    title: ClassVar[str] = "the learner function"
     has_instance: ClassVar[bool] = False
     is_exact: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields the settings that a learner function cannot use."""
+        """Yields a message for each combination of values that cannot work."""
         yield from function_problems(experiment)
 
     def make(self, learner: Any, remote: Any) -> Updater:
@@ -33,7 +33,7 @@ class FunctionSettings(LearnerFunctionSection):
 
 
 def function_problems(experiment: Any) -> Iterator[str]:
-    """Yields the settings that no learner function can use, for updates or for gradients."""
+    """Yields a message for each value that no function learner supports, with updates or gradients."""
     learner, algorithm = experiment.learner, experiment.algorithm
     kind = f"learner.kind = {learner.kind}"
     if learner.device == "cuda":

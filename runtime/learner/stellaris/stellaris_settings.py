@@ -1,4 +1,4 @@
-"""Settings of Stellaris: refused combinations, and the maker of its updater."""
+"""Settings of Stellaris: unsupported combinations, and its updater."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.settings.updater import StellarisSection
 class StellarisSettings(StellarisSection):
     """Settings of several learner functions."""
 
-    title: ClassVar[str] = "learner functions of kind = stellaris, and how their gradients are applied"
+    title: ClassVar[str] = "parallel learner functions"
     has_instance: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
@@ -24,16 +24,16 @@ class StellarisSettings(StellarisSection):
 
     @property
     def functions_at_once(self) -> int:
-        """Number of learners."""
+        """Returns the number of its learners."""
         return self.learners
 
     def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the durations unless the place is virtual."""
+        """Yields ``durations``, unless functions run in virtual time."""
         if self.place != "virtual":
             yield Unused([f"{prefix}durations"], [f"{prefix}place"], f"{prefix}place = virtual")
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields the settings that it cannot use."""
+        """Yields a message for each combination of values that cannot work."""
         algorithm = experiment.algorithm
         if not algorithm.chosen.has_truncated_loss:
             yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
