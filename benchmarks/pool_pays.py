@@ -1,15 +1,18 @@
 """Where a pool pays: SAC of stable-baselines3 with a pool's actors, and PPO of this project, in a slow environment.
 
-    nice python benchmarks/pool_pays.py train "SAC, 1 update for 4 steps" 0 1 2 3 4
+    nice python benchmarks/pool_pays.py train "SAC, 1 update a step" 0 1 2 3 4
     nice python benchmarks/pool_pays.py measure
     python benchmarks/pool_pays.py predict
 
 needs requirements-sb3.txt. `train` learns InvertedDoublePendulum-v5 until ten evaluated episodes have a mean of 9,100,
 Gymnasium's own threshold, and adds each run to benchmarks/results/pool_pays.json; one that is there is not done again.
-Variants were chosen with seeds 100 and 101, and confirmed with others. Learning does not depend on how long a step
-takes, so the environment is as fast as ever. `measure` finds CPU seconds of SAC's learner and actors. `predict` adds
-`SLOWER_S` to each step, and counts with the functions of `python -m runtime plan`: times and dollars are **modelled**.
-Evaluations are not counted.
+How long a step takes does not change what is learned, so the environment is as fast as ever. `measure` finds CPU
+seconds of SAC's learner and actors. `predict` adds `SLOWER_S` to each step, and counts with the functions of
+`python -m runtime plan`: times and dollars are **modelled**. Evaluations are not counted.
+
+Variants were chosen with seeds 100 and 101, and confirmed with others: PPO by fewest steps; SAC with steps of 5 ms and
+a trainer on one's own machine, the cheapest of those that are as fast as the fastest within the 15 % of
+where_serverless_pays.py.
 """
 
 from __future__ import annotations
@@ -68,8 +71,7 @@ VARIANTS: dict[str, Any] = {
     "SAC, 1 update a step": 1, "SAC, 1 update for 4 steps": 4, "SAC, 1 update for 16 steps": 16,
     "PPO, hopper.yaml": ["evaluation.every_rounds=1"], "PPO, rl-zoo3": [*ZOO, "evaluation.every_rounds=1"],
     "PPO, rl-zoo3, rounds of 512": [*ZOO, "scaler.actors_fixed=16", "actor.fragment_steps=32",
-                                    "evaluation.every_rounds=2"],
-}
+                                    "evaluation.every_rounds=2"]}
 """Steps for one update, or settings over those of experiments/hopper.yaml."""
 
 
@@ -158,18 +160,18 @@ def measure(repeats: int = 3) -> dict[str, Any]:
         "round_s": max(0.0, sac["call_s"] / slower - ACTORS * FAN_OUT_S)}}
 
 
-def predictions(changes: Sequence[str], sample: Sample, steps: int) -> dict[str, Prediction]:
+def predictions(
+    changes: Sequence[str], sample: Sample, environment: Any, instance_usd_per_s: float, steps: int
+) -> dict[str, Prediction]:
     """Returns all ways of `plan` by name, and those with a trainer on a machine of one's own.
 
     That machine costs nothing, and is as fast as a c7i.large, whose ways they are made from.
     """
-    environment, fitted = preflight(loaded(["learner.instance_types=[c7i.large]"]).resolved(is_deployed=True))
-    usd_per_s = make_cost_model(fitted, environment.spaces, PRICES).burn_usd_per_hour / 3600
     found = [one for one in predict_all(loaded(changes), sample, environment, PRICES, steps=steps) if one.way.changes]
     for one in found[:]:
         if one.way.name.startswith("c7i.large") and one.way.name.endswith("arm64 1769 MiB, no cache"):
             seconds = FUNCTION_S + one.actors_s + one.learner_s
-            usd = one.usd - usd_per_s * (one.seconds - FUNCTION_S) + POOL_USD_PER_HOUR * seconds / 3600
+            usd = one.usd - instance_usd_per_s * (one.seconds - FUNCTION_S) + POOL_USD_PER_HOUR * seconds / 3600
             found.append(replace(one, way=Way(one.way.name.replace("c7i.large", POOL), POOL, {}), seconds=seconds,
                                  usd=usd, start_s=FUNCTION_S))
     return {one.way.name: one for one in found}
@@ -183,7 +185,8 @@ def over_seeds(values: Iterable[float], digits: int) -> list[float]:
 
 def predict(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns a row for each variant and each time of a step: ways chosen for the mean seed, with ranges over seeds."""
-    rows = []
+    environment, fitted = preflight(loaded(["learner.instance_types=[c7i.large]"]).resolved(is_deployed=True))
+    usd_per_s, rows = make_cost_model(fitted, environment.spaces, PRICES).burn_usd_per_hour / 3600, []
     for variant, seeds in itertools.product(VARIANTS, ("choosing", "confirming")):
         # The updates of SAC are minibatches of PPO in 8 epochs, so that none is of a single sample.
         changes = VARIANTS[variant] if variant.startswith("PPO") else [
@@ -194,7 +197,8 @@ def predict(result: dict[str, Any]) -> list[dict[str, Any]]:
                  if row["variant"] == variant and (row["seed"] in CHOOSING) == (seeds == "choosing")]
         for slower_s in SLOWER_S if steps else ():
             sample = Sample({**units, "step_s": units["step_s"] + slower_s}, 0, STEPS)
-            mean, *each = [predictions(changes, sample, count) for count in (round(statistics.mean(steps)), *steps)]
+            mean, *each = [predictions(changes, sample, environment, usd_per_s, count)
+                           for count in (round(statistics.mean(steps)), *steps)]
             found = verdict(one for one in mean.values() if one.way.kind != POOL)
             named = [found[f"{best}_{kind}"]["way"] for kind in ("instance", "serverless") for best in (
                 "cheapest", "fastest")]
