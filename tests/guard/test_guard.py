@@ -914,7 +914,7 @@ def test_a_guard_that_works_is_armed(account: Account) -> None:
     found = check_guard(account.client)
     assert found["guard"].startswith("armed: ")
     assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
-    assert found["reports"].startswith("go to nobody yet: --mail ")
+    assert found["reports"].startswith("have no subscriber yet: --mail ")
     assert account.invoked == [b'{"rehearse": true}']
     client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
