@@ -1,4 +1,4 @@
-"""What a page says beside a verdict that the papers' authors could contest (audit.yaml)."""
+"""Notes for verdicts that the papers' authors could contest (audit.yaml)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OBJECTIONS: dict[str, list[tuple[str, str]]] = yaml.safe_load(
 
 
 def note(name: str) -> str:
-    """Returns what a page says beside a verdict; empty if nobody contests it."""
+    """Returns a page's note next to a verdict; empty if there is no objection."""
     if name not in OBJECTIONS:
         return ""
     differences, remedies = (_listed(part) for part in zip(*OBJECTIONS[name], strict=True))

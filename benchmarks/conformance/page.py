@@ -1,4 +1,4 @@
-"""The page about which environments train here: ``python -m benchmarks.conformance.page`` writes it again."""
+"""Writes the page about which environments train here: ``python -m benchmarks.conformance.page``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "conformance.json"
 PAGE = ROOT / "docs" / "environments_table.md"
 _SPACE_MAX = 90
 _OWN = "own"
-"""The group of environments that we made to be odd."""
+"""The group of our own odd environments."""
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -35,7 +35,7 @@ def page(results: Mapping[str, Any]) -> str:
 
 
 def _summary(groups: Mapping[str, Any]) -> str:
-    """How many ids of each group train in at least one of the ways that were tried."""
+    """Returns how many ids of each group train in at least one of the ways that were tried."""
     rows = []
     for group in groups.values():
         ids = {row["environment"]["id"] for row in group["rows"]}

@@ -18,7 +18,7 @@ def rules_table(found: Mapping[str, Any]) -> str:
     """Returns a workload's rules as a table, the cheapest first.
 
     Args:
-        found: Of ``analysis.json``.
+        found: A workload in ``analysis.json``.
     """
     cents, better, minutes = found["cents_to_target"], found["cheaper_than_fixed"], found["modelled_minutes"]
     papers, serverful = found["cents_with_the_papers_learner"], found["cents_without_serverless"]
@@ -41,7 +41,7 @@ def returns_table(found: Mapping[str, Any]) -> str:
 
 
 def filled(text: str, analysis: Mapping[str, Any]) -> str:
-    """Returns the page with its tables as they are in the analysis."""
+    """Returns the page with the analysis's tables."""
     for workload, found in analysis.items():
         for name, part in ((workload, rules_table(found)), (f"{workload} returns", returns_table(found))):
             text = with_part(text, name, part)

@@ -935,7 +935,7 @@ def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account]
 def test_one_that_is_only_prepared_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after ``cdk deploy --no-execute``."""
     monkeypatch.setattr(arming, "find_stack", lambda *_: {"StackStatus": "REVIEW_IN_PROGRESS"})
-    with pytest.raises(AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS, and tells nothing"):
+    with pytest.raises(AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS and does not name its rule"):
         check_guard(account.client)
 
 

@@ -621,7 +621,7 @@ def test_ctrl_c_while_the_cdk_runs_says_what_goes_on(
     aws.interrupted_call = call
     assert deploy.main([str(file), "--yes"]) == 130
     said = capsys.readouterr().err
-    assert said.startswith("\ninterrupted: CloudFormation goes on with what it has begun") and said.count("\n") == 2
+    assert said.startswith("\ninterrupted: CloudFormation continues what it has begun") and said.count("\n") == 2
     assert "python -m runtime status hopper" in said and "python -m runtime stop hopper" in said
 
 
@@ -647,7 +647,7 @@ def test_the_cdk_does_not_outlive_a_command_that_is_ended(
         assert deploy.main([str(file), "--yes"]) == 130
     finally:
         signal.signal(number, before)
-    assert capsys.readouterr().err.startswith("\ninterrupted: CloudFormation goes on with what it has begun")
+    assert capsys.readouterr().err.startswith("\ninterrupted: CloudFormation continues what it has begun")
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
 
