@@ -46,7 +46,7 @@ TURNS = 9
 STEPS = {"vectors": 256, "pixels": 128}
 """As in experiments/."""
 FRAGMENTS = 4
-"""Of a turn."""
+"""Fragments of a turn."""
 Turn = Callable[[int], float]
 """Samples `FRAGMENTS` fragments. Returns CPU-seconds."""
 

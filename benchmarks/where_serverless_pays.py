@@ -69,7 +69,7 @@ INSTANCES = {
     "any processor, instances of up to 16 vCPUs": (16, False),
     "Intel alone, instances of up to 192 vCPUs": (192, True),
 }
-"""What may be rented: most vCPUs of the instance, and whether it and Lambda are of x86 alone."""
+"""Allowed rentals: the largest number of vCPUs, and whether instance and Lambda must be x86."""
 
 
 def loaded(name: str, changes: Sequence[str] = ()) -> Experiment:

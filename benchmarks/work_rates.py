@@ -68,7 +68,7 @@ def main() -> None:
         _, fitted = preflight(load_experiment(REFERENCE).resolved())
         units = measured(fitted, arguments.repeats)
         slowness = {unit: units[unit] / workloads[workload(fitted)][unit] for unit in UNITS}
-        print("this machine's seconds, over those of the table:", slowness, flush=True)
+        print("this machine's seconds relative to the table:", slowness, flush=True)
     seen = set()
     for path in arguments.files or shipped():
         _, fitted = preflight(load_experiment(path).resolved())

@@ -159,7 +159,7 @@ class Plan:
 
     @property
     def processor(self) -> str:
-        """Of the learner."""
+        """The learner's processor."""
         experiment = self.experiment
         return processor(experiment.learner.instance_types[0]) if self.has_instance else experiment.actor.architecture
 

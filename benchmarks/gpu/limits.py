@@ -15,7 +15,7 @@ LIMIT_S = 600.0
 OUT_OF_TIME = "out of time"
 _MAY_DIFFER = ("command", "date")
 Point = Mapping[str, Any]
-"""What is measured: settings by their name, which JSON can hold."""
+"""A measurement: settings by name, in types that JSON can hold."""
 
 
 class NotMeasuredError(Exception):

@@ -8,6 +8,9 @@ Nothing costs money between two legs, and nothing runs when the run has ended.
 - **No function that invokes itself**: Lambda stops such chains after about 16 invocations, and the guard would have
   nothing to stop. It stops the execution instead, whose ``TimeoutSeconds`` is the lifetime.
 - **A standard workflow**, because an express one ends after five minutes.
+- **The coordinator waits for actors itself.** Starting them from Step Functions would cost $0.000025 per transition,
+  several times the price of a round.
+- **If two executions run**, the newer leg takes the run over in the ledger. The older one can reserve nothing and ends.
 """
 
 from __future__ import annotations

@@ -318,6 +318,8 @@ log_in() {
     printf %s "${password#AWS:}" | docker login --username AWS --password-stdin "${BOOT_IMAGE%%/*}"
 }
 
+# The CDK names an image by the hash of its sources, in a repository that never overwrites a name. The run's record keeps
+# the digest of the image that was pulled, and the machine image's id.
 pull_image() {
     retry log_in
     retry timeout 400 docker pull --quiet "$BOOT_IMAGE"
