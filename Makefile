@@ -1,20 +1,20 @@
 # make setup   the virtual environment .venv from the pinned requirements
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
 # make plan    sample EXPERIMENT's work here, and predict time and dollars of every sensible way to run it in AWS
-# make synth   tell what EXPERIMENT costs in AWS, and write its CloudFormation templates to cdk.out; needs no account
-# make deploy  tell what EXPERIMENT costs in AWS, ask the account and you, and deploy it
-# make destroy take EXPERIMENT down now; its results stay
-# make rehearse  deploy, train, run out of budget or hang, and be taken down, all here; rehearse-all: all that can go wrong
+# make synth   show EXPERIMENT's cost in AWS, and write its CloudFormation templates to cdk.out; needs no account
+# make deploy  show EXPERIMENT's cost in AWS, check the account, ask you, and deploy it
+# make destroy take EXPERIMENT down now; its results remain
+# make rehearse  deploy, train, run out of budget or hang, and be taken down, all here; rehearse-all: every failure scenario
 # make bootstrap  prepare an AWS account and region for the CDK, once
-# make image   build the images of EXPERIMENT with Debian's buildah, and run what is in them; as root on Debian
+# make image   build EXPERIMENT's images with Debian's buildah, and run their contents; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint, check types and weigh
-# make weight  count each folder's lines of code, which may not grow above tests/weight.txt
-# make bench   measure what is fast here, in some 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
-# make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; goes on if interrupted
-# make figures  measure and draw the papers' figures (docs/figures.md) within an hour; goes on if interrupted
-# make lock    write the images' lock files again, after a change of requirements; needs uv
-# make docs    write the generated docs and pictures again
+# make weight  count each folder's lines of code, which may not exceed tests/weight.txt
+# make bench   run the speed benchmarks, about 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
+# make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
+# make figures  measure and draw the papers' figures (docs/figures.md) within an hour; continues if interrupted
+# make lock    rewrite the images' lock files after a change of requirements; needs uv
+# make docs    rewrite the generated docs and pictures
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
 # Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
@@ -26,7 +26,7 @@ TORCH_INDEX_URL ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# What is imported is compiled then; all of it would take half of an installation's time.
+# Modules are compiled when imported. Compiling all of them would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint weight bench bench-gpu figures lock docs clean
@@ -67,15 +67,15 @@ bootstrap: setup-deploy
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
-# Lint and types run beside the tests, and say what they found after them. Three workers: part of the time they wait for
-# processes that they started.
+# Lint and types run in parallel with the tests, and report after them. Three workers, because part of the time they wait
+# for processes that they started.
 test: setup-dev
 	@mkdir -p build
 	@$(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; \
 	$(MAKE) --no-print-directory tests; tests=$$?; \
 	wait $$lint; lint=$$?; cat build/lint.log; exit $$((tests | lint))
 
-# Many processes start: what one has compiled serves the others, whatever the shell says.
+# Many processes start, so let them share compiled modules even if the shell forbids it.
 tests: setup-dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 3)
 
@@ -86,11 +86,11 @@ lint: setup-dev
 	$(BIN)/python -m mypy
 	$(BIN)/python -m tests.weight
 
-# Needs no more than Python.
+# Needs only Python.
 weight:
 	$(PYTHON) -m tests.weight $(ARGS)
 
-# Nothing that needs another environment, hours or a GPU: docs/design/performance.md has those. Keep the machine idle.
+# Excludes benchmarks that need another environment, hours or a GPU: see docs/design/performance.md. Keep the machine idle.
 bench: setup-dev
 	mkdir -p build/bench
 	$(BIN)/python benchmarks/update.py --rounds 7 $(ARGS) > build/bench/update.json
@@ -101,7 +101,7 @@ bench: setup-dev
 	$(BIN)/python benchmarks/plan_check.py --repeats 1 > build/bench/plan_check.json
 	@ls build/bench
 
-# mujoco-warp and the peers are installed apart: the module says which parts need them.
+# mujoco-warp and the peers are installed separately. The module says which parts need them.
 bench-gpu: setup-dev
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 	$(BIN)/python -m benchmarks.gpu --page

@@ -1,12 +1,12 @@
-"""One inference of the convolutional policy at a time: numpy here, beside onnxruntime and torch.
+"""Times single inferences of the convolutional policy: our numpy against onnxruntime and torch.
 
     pip install onnx==1.23.2 onnxruntime==1.31.1 && python benchmarks/actor_inference.py
 
-onnxruntime runs one graph for all policy versions: the weights are inputs of it, fed with each call, as every version
-would otherwise have to be exported and loaded anew. For comparison also with the weights in the graph. Each contender
-infers in turn, on one thread; ratios are taken pair by pair, so that a machine whose speed drifts does not decide. A
-cold actor imports each library in an interpreter of its own. Prints JSON; keep it under benchmarks/results/ with date,
-commit and machine, measured on a machine that does nothing else.
+onnxruntime runs one graph for all policy versions: its weights are inputs, passed with each call, because otherwise
+every version would have to be exported and loaded again. For comparison, it also runs with the weights in the graph.
+Contenders take turns on one thread, and ratios are taken pair by pair, so that drifts in the machine's speed cancel
+out. A cold actor imports each library in its own interpreter. Prints JSON. Measure on an idle machine, and keep the
+output under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def layers_of(message: bytes) -> dict[str, np.ndarray]:
 
 
 def graph(layers: dict[str, np.ndarray], *, are_inputs: bool) -> bytes:
-    """The network as ONNX, with its weights as inputs or as constants."""
+    """Returns the network as ONNX, with its weights as inputs or as constants."""
     nodes = [helper.make_node("Cast", ["pixels"], ["floats"], to=TensorProto.FLOAT),
              helper.make_node("Mul", ["floats", "scale"], ["h0"])]
     for i, (_, _, stride) in enumerate((*CONVOLUTIONS, (0, 0, 1))):
@@ -135,7 +135,7 @@ def measure() -> dict[str, dict[str, float]]:
 
 
 def import_s(code: str) -> float:
-    """Median seconds of an interpreter that runs ``code``."""
+    """Returns the median seconds of an interpreter that runs ``code``."""
     def once() -> float:
         started_s = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

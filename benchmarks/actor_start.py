@@ -1,10 +1,10 @@
-"""What a graph adds to an actor's cold start, and that nothing is added without one.
+"""Measures what an ONNX graph adds to an actor's cold start, and that nothing is added without one.
 
     python benchmarks/actor_start.py [OTHER_CLONE]
 
-A fresh interpreter imports the handler and serves one invocation of one step in Hopper: with the numpy policy, with the
-same policy as an ONNX graph, and with the numpy policy of another clone, in turn, so that a busy machine slows all
-alike. Prints JSON: medians of CPU seconds, and the median of the differences and ratios of each turn.
+A new interpreter imports the handler and serves one invocation of one step in Hopper: with the numpy policy, with the
+same policy as an ONNX graph, and with the numpy policy of another clone. They take turns, so that a busy machine slows
+all equally. Prints JSON: median CPU seconds, and the medians of each turn's differences and ratios.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How fast a round of sampling and PPO could be at most here, without overlap; prints JSON.
+"""Measures the highest possible speed of a round of sampling and PPO here, without overlap. Prints JSON.
 
     python benchmarks/attainable.py --steps 61440
 
-The bound is the sum of what no implementation can leave out: the physics of a round's steps in C on all cores
-(mujoco.rollout, frames skipped included), the matrix products of its update in their real shapes, forward and both of
+The bound is the sum of the work that no implementation can avoid: the physics of a round's steps in C on all cores
+(mujoco.rollout, with skipped frames), the matrix products of its update in their real shapes, one forward and two
 backward, for policy and critic, and their tanh. Products and tanh run on one torch thread, on two, and on a Python
-thread for each network; the fastest counts. Everything else (policy inference of actors, observations, rewards, resets,
-losses, optimiser, transport) counts as nothing.
+thread for each network. The fastest counts. Everything else (policy inference of actors, observations, rewards, resets,
+losses, optimizer, transport) counts as zero.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mujoco import rollout
 from peers.ppo_arguments import ENVIRONMENT, HIDDEN, ppo_arguments
 
 BATCHES = 64
-"""Fragments that a round's physics is divided into."""
+"""Number of fragments into which a round's physics is divided."""
 
 
 def physics(environment_id: str, steps: int) -> Callable[[], None]:
-    """Steps of a round on all cores, under random actions."""
+    """Returns a function that simulates a round's steps on all cores, with random actions."""
     environment = gymnasium.make(environment_id).unwrapped
     environment.reset(seed=0)
     model, frame_skip = environment.model, environment.frame_skip
@@ -52,7 +52,7 @@ def physics(environment_id: str, steps: int) -> Callable[[], None]:
 
 
 def network(minibatch: int, inputs: int, outputs: int) -> Callable[[], None]:
-    """One gradient step's products and tanh of one network, into buffers that are there."""
+    """Returns a function that computes one network's products and tanh of a gradient step, into existing buffers."""
     sizes = [inputs, HIDDEN, HIDDEN, outputs]
     layers = list(zip(sizes, sizes[1:], strict=False))
     weights = [torch.randn(wide, narrow) / narrow**0.5 for narrow, wide in layers]
@@ -74,7 +74,7 @@ def network(minibatch: int, inputs: int, outputs: int) -> Callable[[], None]:
 
 
 def learning(minibatch: int, gradient_steps: int, observations: int, actions: int) -> dict[str, Callable[[], None]]:
-    """A round's gradient steps, in the ways to run them on two cores."""
+    """Returns the ways to run a round's gradient steps on two cores."""
     networks = [network(minibatch, observations, actions), network(minibatch, observations, 1)]
     pool = ThreadPoolExecutor(2)
 

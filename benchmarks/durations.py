@@ -1,11 +1,10 @@
-r"""Records how long learner functions take here, for learner.stellaris.place = virtual.
+r"""Records the durations of learner functions here, for learner.stellaris.place = virtual.
 
     python -m benchmarks.durations experiments/hopper-stellaris.yaml --out durations.json \
         [--minibatches 1024 4096] [--rounds 3] [--set section.key=value ...]
 
-Trains a few rounds with each size of minibatch, on processes of this machine, and writes the CPU seconds of every
-gradient, and of every start of a process, as runtime/cost/durations.py reads them. A machine that does something
-else makes them somewhat longer, so run it on one that does not.
+Trains a few rounds with each minibatch size, in processes on this machine. Writes the CPU seconds of every gradient and
+every process start in the format of runtime/cost/durations.py. Run it on an idle machine: other load makes them longer.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from runtime.ports.run import RunContext
 
 
 class Recorder:
-    """A fleet that notes how long what another one runs has taken."""
+    """A fleet that records the durations of another fleet's invocations."""
 
     def __init__(self, fleet: Fleet, gradient_s: dict[int, list[float]], start_s: list[float]) -> None:
-        """Takes a fleet over, and the lists to which seconds are added."""
+        """Wraps a fleet, and takes the lists to which seconds are added."""
         self._fleet, self._gradient_s, self._start_s = fleet, gradient_s, start_s
         self.concurrency = fleet.concurrency
         self._samples: dict[str, int] = {}
@@ -40,7 +39,7 @@ class Recorder:
         self._fleet.start(invocations)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended; the first gradient of a process is left out, because it takes longer."""
+        """Returns outcomes. Does not record a process's first gradient, because it takes longer."""
         outcomes = self._fleet.wait(timeout_s)
         for one in outcomes:
             if one.cpu_s:
@@ -59,7 +58,7 @@ class Recorder:
 
 
 def main() -> None:
-    """Records, and writes the file."""
+    """Records durations and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--out", type=Path, required=True)

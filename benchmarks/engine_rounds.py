@@ -1,9 +1,9 @@
-"""Trains some rounds with the real engine, detector and evaluation off; prints their speed as JSON.
+"""Trains some rounds with the real engine, with detector and evaluation off. Prints their speed as JSON.
 
     PYTHONPATH=/path/to/checkout python benchmarks/engine_rounds.py --steps 61440
 
-It is `python -m runtime train` but for its display, which notes when each round was finished: rows and checkpoint are
-part of that. The first round warms up and does not count. It runs the code of whichever checkout PYTHONPATH names.
+It is `python -m runtime train` with another display, which records when each round finished, including rows and
+checkpoint. The first round warms up and does not count. It runs the code of the checkout that PYTHONPATH names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACTORS = 8
 
 
 class Clock(Display):
-    """A display that notes when rounds were finished."""
+    """A display that records when rounds finished."""
 
     def __init__(self) -> None:
         self.finished_s: list[float] = []

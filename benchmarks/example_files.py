@@ -1,12 +1,12 @@
-"""Do the example files learn? Trains each with three seeds; lists steps and time beside rl-zoo3's results.
+"""Trains each example file with three seeds, and lists steps and time next to rl-zoo3's results.
 
     python -m benchmarks.example_files train --work WORK
     python -m benchmarks.example_files page
 
-`train` evaluates each final policy on 100 other episodes, because the evaluation that ended a run chose it. It writes
-benchmarks/results/example_files.json after each run, keeps what is there of files that have not changed, and goes on
-where it was stopped. `page` makes docs/example_files.md and its picture of that. MiniGrid, Box2D and highway-env have
-to be installed: the files say how. A run that goes on after a stop counts the CPU time of its last session only.
+`train` evaluates each final policy on 100 new episodes, because the evaluation that ended a run selected it. It writes
+benchmarks/results/example_files.json after each run, keeps the results of unchanged files, and continues where it was
+stopped. `page` turns that into docs/example_files.md and its picture. MiniGrid, Box2D and highway-env must be
+installed, as the files explain. A continued run counts only the CPU time of its last session.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PICTURE = RESULTS.with_suffix(".png")
 PAGE = ROOT / "docs" / "example_files.md"
 SEEDS = (0, 1, 2)
 ARITHMETICS = (NATIVE, "avx2")
-"""Values of torch's ATEN_CPU_CAPABILITY: results that hang on rounding are chance."""
+"""Values of torch's ATEN_CPU_CAPABILITY. They differ in rounding: a result that depends on it is chance."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What rl-zoo3 publishes of its PPO.
+    """rl-zoo3's published result of its PPO.
 
     Attributes:
         mean: The mean return of a trained policy.
@@ -66,34 +66,34 @@ FILES: Mapping[str, Published | None] = {
     "racetrack": None,
     "kung_fu_master": None,
 }
-"""By the name of a file in experiments/; None if rl-zoo3 publishes nothing."""
+"""By the name of a file in experiments/; None if rl-zoo3 has no result."""
 
 
 def path_of(name: str) -> Path:
-    """Returns where an example file is."""
+    """Returns the path of an example file."""
     return ROOT / "experiments" / f"{name}.yaml"
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Returns what an example file sets, as JSON has it: runs with other settings are not of this file."""
+    """Returns an example file's settings as JSON, by which its runs are recognized."""
     settings: dict[str, Any] = load_experiment(path_of(name)).model_dump(mode="json", exclude_unset=True)
     return settings
 
 
 def read(path: Path = RESULTS) -> dict[str, Any]:
-    """Returns what was found so far."""
+    """Returns the results so far."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"files": {}}
     return found
 
 
 def cpu_s() -> float:
-    """Returns the CPU seconds of all processes that were started here and have ended."""
+    """Returns the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def run_of(name: str, seed: int, arithmetic: str, work: Path) -> dict[str, Any]:
-    """Trains and evaluates one run to its end, from wherever it is."""
+    """Trains and evaluates one run to its end. Continues an interrupted one."""
     out, before_s = work / name / f"{seed}-{arithmetic}", cpu_s()
     found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out, arithmetic)
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
@@ -103,7 +103,7 @@ def run_of(name: str, seed: int, arithmetic: str, work: Path) -> dict[str, Any]:
 
 
 def train(work: Path) -> None:
-    """Trains what is missing, seed by seed, and writes what is there after each run."""
+    """Trains missing runs, seed by seed, and writes the results after each run."""
     for seed, arithmetic in itertools.product(SEEDS, ARITHMETICS):
         for name in FILES:
             found, settings = read(), settings_of(name)
@@ -122,7 +122,7 @@ def train(work: Path) -> None:
 
 
 def lines(files: Mapping[str, Any]) -> str:
-    """Returns a line for each file, as Markdown."""
+    """Returns a Markdown table with a line for each file."""
     rows = []
     for name, of_file in files.items():
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
@@ -155,7 +155,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draws the returns in training of every seed, a panel for each file."""
+    """Draws every seed's training returns, with a panel for each file."""
     files, columns = found["files"], 4
     lines = -(-len(files) // columns)
     figure, every = panels(columns, (11, 2.4 * lines), lines, squeeze=False)
@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train", help="train what is missing")
-    training.add_argument("--work", type=Path, required=True, help="where the runs are kept")
+    training.add_argument("--work", type=Path, required=True, help="folder of the runs")
     commands.add_parser("page", help="write the page and its picture")
     asked = parser.parse_args()
     if asked.command == "train":

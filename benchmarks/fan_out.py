@@ -1,12 +1,12 @@
-"""How a round's costs on the learner grow with its actors: from 8 to 1,024 of them.
+"""Measures how a round's costs on the learner grow, from 8 to 1,024 actors.
 
     python benchmarks/fan_out.py [PICTURE]
 
-The whole path but the actors themselves: weights published, doors opened, invocations over HTTP by the Lambda fleet,
-and as each is answered its trajectory taken from a real cache, decoded and checked; at the end one batch. A process of
-its own stands in for Lambda: it answers each invocation DELAY_S after it came, having submitted a trajectory of
-Hopper's 256 steps for it. All actors end at once, which is the worst case. Plain HTTP: what TLS adds is not in it.
-Prints JSON and draws PICTURE; keep both under benchmarks/results/ with date, commit and machine.
+It measures the whole path except for the actors themselves: publishing weights, opening doors, invocations over HTTP by
+the Lambda fleet, and for each answer taking the trajectory from a real cache, decoding and checking it, then making
+one batch. A separate process plays Lambda: it answers each invocation after DELAY_S, having submitted a trajectory of
+Hopper's 256 steps. All actors end at once, which is the worst case. It uses plain HTTP, so the cost of TLS is missing.
+Prints JSON and draws PICTURE. Keep both under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EVENT: dict[str, Any] = {"run_id": "fan-out", "policy_version": 0, "fragment_ste
 
 
 def answer_with_trajectories(cache_url: str) -> None:
-    """Stands in for Lambda, and submits a trajectory for each invocation, encoded before its delay is over."""
+    """Plays Lambda, and submits a trajectory for each invocation, encoded before its delay is over."""
     environment = make_environment(ENVIRONMENT_ID)
     fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0)
     cache = TrajectoryCache(cache_url, EVENT["run_id"])
@@ -59,7 +59,7 @@ def answer_with_trajectories(cache_url: str) -> None:
 
 
 class Settled:
-    """Stands in for a meter."""
+    """A fake meter."""
 
     def settle(self, work: object, outcome: object, *, traffic_bytes: int = 0) -> float:
         return DELAY_S
@@ -105,7 +105,7 @@ def measure(actors: int, cache_url: str) -> dict[str, float]:
 
 
 def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> int:
-    """What so many trajectories take in the cache if the learner takes none meanwhile."""
+    """Returns the bytes that this number of trajectories takes in the cache if the learner takes none meanwhile."""
     _, messages = prepared(actors)
     empty = server.info("memory")["used_memory"]
     cache.expect(messages)
@@ -118,7 +118,7 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
 
 
 def prepared(count: int, environment: Any = None, steps: int = STEPS) -> tuple[list[Any], dict[str, bytes]]:
-    """Actors, and their trajectories by invocation id; of Hopper without an environment."""
+    """Returns actors, and their trajectories by invocation id. The default environment is Hopper."""
     from runtime.ports.money import ACTOR, Work
     from runtime.ports.sampling import Actor, ActorSpec
 
@@ -132,7 +132,7 @@ def prepared(count: int, environment: Any = None, steps: int = STEPS) -> tuple[l
 
 
 def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -> float:
-    """Median CPU-seconds in which so many trajectories are decoded, checked and made one batch."""
+    """Returns the median CPU seconds to decode and check this number of trajectories and make one batch of them."""
     from runtime.learner.batch import assemble_batch
     from runtime.sampling.trajectories import decode_trajectory
 
@@ -190,5 +190,5 @@ if __name__ == "__main__":
         answer_with_trajectories(sys.argv[2])
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("picture", nargs="?", help="where it is drawn (default: nowhere)")
+        parser.add_argument("picture", nargs="?", help="file of the picture (default: none)")
         main(parser.parse_args().picture)

@@ -1,10 +1,10 @@
-"""What each function does while Lambda starts its sandbox: CPU seconds, and bytes read. Prints JSON.
+"""Measures each function's work while Lambda starts its sandbox: CPU seconds and bytes read. Prints JSON.
 
     python benchmarks/function_starts.py > benchmarks/results/DAY-COMMIT-function-starts.json
 
-Lambda gives a sandbox ten seconds for that, and bills it. Each import happens in an interpreter of its own. Bytes read
-are what it reads and the pages of libraries that it touches: what a sandbox on a cold host must fetch of the image. For
-comparison the same with what the first invocation imports.
+Lambda gives a sandbox ten seconds to start, and bills them. Each import runs in its own interpreter. Bytes read include
+the pages of libraries that it touches: a sandbox on a cold host must fetch these from the image. For comparison, the
+imports of the first invocation are measured as well.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from provenance import ROOT, origin
 REPEATS = 5
 STARTS = {"actor": "lambda_actor.handler", "learner function": "runtime.learner.remote.handler",
           "coordinator": "runtime.backends.aws.coordinator"}
-"""The module that each function's handler is in."""
+"""The module of each function's handler."""
 FIRST = {"actor": ["gymnasium.envs.mujoco.hopper_v5", "mujoco"],
          "learner function": ["runtime.learner.actor_critic", "runtime.learner.remote.gradients"],
          "coordinator": ["runtime.learner.actor_critic", "torch.utils.tensorboard"]}
-"""What the first invocation imports besides."""
+"""Additional imports of the first invocation."""
 _MEASURED = """
 import importlib, json, sys, time
 for module in sys.argv[1:]:
@@ -36,7 +36,7 @@ print(json.dumps([time.process_time(), open("/proc/self/io").read(), open("/proc
 
 
 def start(modules: list[str]) -> tuple[float, int]:
-    """CPU seconds and bytes read of an interpreter that imports these."""
+    """Returns the CPU seconds and bytes read of an interpreter that imports these modules."""
     done = subprocess.run([sys.executable, "-c", _MEASURED, *modules], cwd=ROOT, capture_output=True, text=True,
                           check=True, env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
     seconds, io, maps = json.loads(done.stdout)

@@ -1,9 +1,9 @@
-"""Instances beside one learner and beside EnvPool + CleanRL, in environment steps a second, on this machine.
+"""Compares instances with one learner and with EnvPool + CleanRL, in environment steps per second on this machine.
 
     python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
     python -m benchmarks.gmi --peers /tmp/peers/bin/python [--instances 2] [--repeats 5]
 
-As `benchmarks.whole_training`: contenders take turns, and ratios are taken turn by turn. Keep the machine idle. Writes
+As in `benchmarks.whole_training`, contenders take turns, and ratios are per turn. Keep the machine idle. Writes
 benchmarks/results/gmi.json.
 """
 
@@ -26,7 +26,7 @@ SETTINGS = {
     "8 x 256, minibatch 64": {"steps": 20_480, "batch": 2048, "epochs": 10, "minibatch": 64},
     "slow environment, minibatch 64": {"steps": 1536, "batch": 512, "epochs": 10, "minibatch": 64, "environment": SLOW},
 }
-"""By name. A step of the slow one takes about 5 ms; the others are of Hopper-v5."""
+"""By name. A step of the slow environment takes about 5 ms. The other cases use Hopper-v5."""
 
 
 def contenders(peers: str | None, instances: int) -> dict[str, Contender]:

@@ -1,9 +1,9 @@
-"""The asynchronous layout beside one learner whose actors do not wait for it either, in steps trained on a second.
+"""Compares the asynchronous layout with one learner whose actors do not wait either, in trained steps per second.
 
     python -m benchmarks.gmi_asynchronous [--repeats 5]
 
-Whole trainings of Hopper with IMPALA and IMPACT, which take turns; the first ten rounds do not count. Keep the machine
-idle. Writes benchmarks/results/gmi_asynchronous.json.
+Runs whole trainings of Hopper with IMPALA and IMPACT, which take turns. The first ten rounds do not count. Keep the
+machine idle. Writes benchmarks/results/gmi_asynchronous.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTENDERS = {
 
 
 def steps_per_s(changes: Sequence[str]) -> float:
-    """Trains once; returns how many steps a second were trained on."""
+    """Trains once. Returns the trained steps per second."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [sys.executable, "-m", "runtime", "train", "experiments/hopper.yaml", "--out", f"{folder}/run",

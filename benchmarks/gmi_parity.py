@@ -1,10 +1,10 @@
-"""Returns of runs with instances beside those of one learner: the same seeds, the same settings.
+"""Compares the returns of runs with instances and with one learner, with the same seeds and settings.
 
     python benchmarks/gmi_parity.py > benchmarks/results/gmi_parity.json
 
-Seeds of Hopper-v5 and HalfCheetah-v5, 100,000 steps each with the settings of their example files; what counts is
-the last evaluation of ten episodes. Both ways differ in the rounding of sums alone, which soon makes two trainings
-different ones; so it is the returns over the seeds that are compared.
+Trains seeds of Hopper-v5 and HalfCheetah-v5 for 100,000 steps each with their example files' settings. The last
+evaluation of ten episodes counts. The two ways differ only in the rounding of sums. That soon makes individual
+trainings diverge, so the returns over all seeds are compared.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.provenance import origin  # noqa: E402
 
 SEEDS = {"hopper": range(10), "halfcheetah": range(30)}
-"""Of HalfCheetah ten at first, and then twenty more, which alone confirm: the ten differed by chance."""
+"""HalfCheetah's first ten seeds differed by chance. The other twenty were added to check that."""
 WAYS = {"one learner": [],
         "two instances": ["learner.kind=gmi", "learner.gmi.instances=2", "learner.gmi.reduction=mpr"]}
 
 
 def final_return(name: str, way: list[str], seed: int) -> float:
-    """Trains, and returns what the last evaluation says."""
+    """Trains, and returns the last evaluation's return."""
     overrides = ["stop.max_steps=100_000", "stop.target_return=null", "evaluation.every_rounds=100", f"seed={seed}",
                  *way]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""One sum of a gradient over several processes: each reduction beside gloo, in wall clock and in CPU seconds of all.
+"""Times one sum of a gradient over several processes: each reduction against gloo, in wall-clock and total CPU seconds.
 
     python benchmarks/gmi_reduction.py
 
-Devices are pretended: every two processes share one, and of two processes each has its own. All reductions are joined
-at once, and take turns with gloo's all_reduce; ratios are taken turn by turn, so that a machine whose speed drifts does
-not decide. A sum lasts until the slowest process has it. Prints JSON; keep it under benchmarks/results/, measured on a
-machine that does nothing else.
+Devices are simulated: every two processes share one, but if there are only two, each has its own. All reductions are
+set up at once and take turns with gloo's all_reduce. Ratios are taken turn by turn, so that drifts in the machine's
+speed cancel out. A sum lasts until the slowest process has it. Prints JSON. Measure on an idle machine, and keep the
+output under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TURNS, WARM_UP = 101, 10
 
 
 def member(rank: int, processes: int, port: int) -> None:
-    """Takes part, and prints for each gradient the seconds of each turn: wall clock and CPU of each contender."""
+    """Takes part. Prints each turn's wall-clock and CPU seconds by gradient and contender."""
     store = TCPStore("127.0.0.1", port, is_master=False)
     for name, elements in ELEMENTS.items():
         gradient, nothing = torch.randn(elements), torch.zeros(1)
@@ -55,7 +55,7 @@ def member(rank: int, processes: int, port: int) -> None:
             gradient.fill_(1.0)
             turns.append({})
             for contender, act in contenders.items():
-                groups["mpr"].sum([nothing])  # So that all begin at the same time.
+                groups["mpr"].sum([nothing])  # Makes all begin at the same time.
                 wall_s, cpu_s = time.perf_counter(), time.process_time()
                 act()
                 turns[-1][contender] = time.perf_counter() - wall_s, time.process_time() - cpu_s
@@ -65,7 +65,7 @@ def member(rank: int, processes: int, port: int) -> None:
 
 
 def measured(processes: int) -> dict[str, dict[str, Any]]:
-    """By gradient and contender: median milliseconds of the slowest, CPU of all, and the ratio to gloo."""
+    """Returns, by gradient and contender, the slowest process's median milliseconds, total CPU, and ratio to gloo."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())

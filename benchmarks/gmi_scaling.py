@@ -1,11 +1,11 @@
-"""How instances scale: CPU seconds of a round, predicted and measured; and seconds of a round, modelled for more cores.
+"""Measures how instances scale: a round's CPU seconds, predicted and measured, and its seconds modeled for more cores.
 
     python benchmarks/gmi_scaling.py [--repeats 3] > benchmarks/results/gmi_scaling.json
 
-1. **Measured**: CPU seconds of a round, all processes together, with one to eight instances on this machine's cores, as
-   `benchmarks.plan_check` measures them, beside the prediction of `python -m runtime plan`. With more instances than
-   cores nobody can measure a speed-up, but all the work that the speed-up is predicted from.
-2. **Modelled**: seconds of a round with 1 to 192 instances, each on a core as quick as one here.
+1. **Measured**: a round's CPU seconds in all processes, with one to eight instances on this machine's cores, as
+   `benchmarks.plan_check` measures them, against the prediction of `python -m runtime plan`. With more instances than
+   cores, the speed-up cannot be measured, but the work from which it is predicted can.
+2. **Modeled**: a round's seconds with 1 to 192 instances, each on a core as fast as one here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def changes(actors: int, steps: int, minibatch: int, instances: int) -> list[str
 
 
 def compare(name: str, actors: int, steps: int, minibatch: int, repeats: int) -> dict[str, Any]:
-    """Predicts rounds of one setting, and measures those with few instances."""
+    """Predicts rounds of one setting, and measures rounds with few instances."""
     path, work, found = ROOT / "experiments" / f"{name}.yaml", None, []
     for instances in MODELLED:
         overrides = changes(actors, steps, minibatch, instances)
@@ -51,7 +51,7 @@ def compare(name: str, actors: int, steps: int, minibatch: int, repeats: int) ->
         units = work.units()
         rounds = rounds_of(fitted, Sample(units, work.message_bytes, steps), environment, steps=actors * steps,
                            instance_type="", parallel_speed=1.0)
-        # What the loop does for a round, no instance does.
+        # The loop's own work in a round, which instances do not share.
         loop_s = units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)
         row = {"instances": instances, "modelled_round_s": round(rounds.collect_s + rounds.learner_s, 4)}
         if instances in MEASURED:

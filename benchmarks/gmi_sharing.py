@@ -1,25 +1,25 @@
-"""Experience sharing: predictions and trained samples a second, multi-channel beside uni-channel.
+"""Measures experience sharing: predictions and trained samples per second, multi-channel against uni-channel.
 
     python -m benchmarks.gmi_sharing [--repeats 5]
 
-The shape of GMI-DRL's figure 11 and table 8, on the cores of this machine. Serving instances play vectors of
-environments, a trainer takes batches; each is a process of its own. This one says which chunk a serving instance writes
-and tells the trainer of it, each time in a small message, as it does in training. Contenders:
+The setup follows GMI-DRL's figure 11 and table 8, on the cores of this machine. Serving instances play vectors of
+environments and a trainer takes batches, each in its own process. As in training, this process sends small messages:
+to a serving instance, which chunk to write, and to the trainer, that the chunk is ready. Contenders:
 
-- ``uni, a step``: the paper's baseline. All fields in one channel, chunk after chunk; a chunk is one step of an
-  instance's environments, nothing is joined.
+- ``uni, a step``: the paper's baseline. All fields in one channel, chunk after chunk. A chunk is one step of an
+  instance's environments. Nothing is joined.
 - ``uni, a chunk``: the same channel, but a chunk is a fragment: many steps of one environment.
 - ``multi, a step``: one channel for each field; a chunk is one step.
-- ``multi, a chunk``: the design. One channel for each field, a chunk is a fragment.
+- ``multi, a chunk``: our design. One channel for each field; a chunk is a fragment.
 
-There is a message for each chunk. All have room for as many samples, and chunks that are free again are told together.
-Environment and policy are as small as can be, so that they do not hide what sharing costs: observations come from a
-pool of random ones, and the policy is two small layers in numpy; of pixels it sees one in sixteen. With Hopper's shapes
-a trainer makes one pass of a torch network with two layers of 64 over its batch, forward, backward, and a step of SGD.
-With Atari's it only touches each sample: the mean of its frames, which are neither deflated nor told apart here.
+Each chunk has one message. All contenders have room for the same number of samples, and report free chunks together.
+Environment and policy are as small as possible, so that they do not hide the cost of sharing: observations come from a
+pool of random ones, and the policy is two small numpy layers that see one pixel in sixteen. With Hopper's shapes, a
+trainer makes one pass over its batch with a torch network of two layers of 64: forward, backward, and a step of SGD.
+With Atari's shapes it only reads each sample, as the mean of its frames, which are neither deflated nor deduplicated.
 
-Contenders take turns, so that a machine whose speed drifts does not decide: ratios are of one turn. CPU time is that of
-all processes. Prints JSON; keep it under benchmarks/results/.
+Contenders take turns, and ratios are taken within a turn, so that drifts in the machine's speed cancel out. CPU time is
+the total of all processes. Prints JSON; keep it under benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CONTENDERS = {"uni, a step": (True, False), "uni, a chunk": (True, True), "multi
 """Whether there is one channel, and whether a chunk is a fragment."""
 BASELINE, DESIGN = "uni, a step", "multi, a chunk"
 TO_PLAY, WORD = struct.Struct("<qq"), struct.Struct("<q")
-"""A message to a serving instance: a number, and the chunk for what it plays under it. Others are one number."""
+"""A message to a serving instance: a number, and the chunk to write. Other messages are one number."""
 
 
 def plan_of(shape: str, contender: str, serving: int) -> Plan:
@@ -75,7 +75,7 @@ def plan_of(shape: str, contender: str, serving: int) -> Plan:
 
 
 def received(control: int, kind: struct.Struct) -> list[Any]:
-    """The messages that are there; waits for the first."""
+    """Returns the available messages. Waits for the first."""
     if not (data := os.read(control, 2**16)):
         raise EOFError
     return list(kind.iter_unpack(data))
@@ -149,7 +149,7 @@ def train(control: int, memory: int, shape: str, plan: Plan) -> None:
 
 
 def count_until_the_end(step: Callable[[], int]) -> None:
-    """Repeats a step until the other end is closed; then tells how much it did in the time that it is asked about."""
+    """Repeats a step until the other end is closed, and reports the amount done in the requested time."""
     marks, done = [(time.monotonic(), 0, time.process_time())], 0
     with suppress(EOFError, OSError):
         while True:
@@ -181,7 +181,7 @@ def turn(shape: str, contender: str, serving: int) -> dict[str, float]:
                                              for number in itertools.islice(numbers, count)))
 
         def hand_on() -> None:
-            """Tells the trainer what is played, and serving instances what is free."""
+            """Tells the trainer which chunks are ready, and serving instances which are free."""
             for one in map(controls.index, select.select(controls, [], [], 0.05)[0]):
                 words = [word for word, in received(controls[one], WORD)]
                 if one < serving:
@@ -198,7 +198,7 @@ def turn(shape: str, contender: str, serving: int) -> dict[str, float]:
 
         for one in range(serving):
             grant(one, plan.chunks // serving)
-        # What lies before is the start: an instance may be ahead by a third of it.
+        # Until then it is the start: an instance may be ahead by a third of it.
         while min(accepted) < 3 * plan.chunks // serving:
             hand_on()
         started_s, cpu_s = time.monotonic(), time.process_time()
@@ -212,7 +212,7 @@ def turn(shape: str, contender: str, serving: int) -> dict[str, float]:
 
 
 def compare(shape: str, serving: int, repeats: int) -> dict[str, Any]:
-    """Of each contender's ratios to the baseline, each of one turn, the median, the least and the greatest."""
+    """Returns the median, least and greatest of each contender's per-turn ratios to the baseline."""
     turns = [{contender: turn(shape, contender, serving) for contender in CONTENDERS} for _ in range(repeats)]
     return {contender: {name: [float(f"{of([one[contender][name] / one[BASELINE][name] for one in turns]):.3g}")
                                for of in (statistics.median, min, max)] for name in turns[0][BASELINE]}

@@ -1,9 +1,9 @@
-"""CPU time that the Lambda fleet, boto3 included, takes on the learner for each invocation.
+"""Measures the Lambda fleet's CPU time on the learner per invocation, boto3 included.
 
     python benchmarks/lambda_fleet.py [ACTORS]
 
-A process of its own answers every invocation after the same delay, so that all ACTORS (1,000) wait at once. Plain HTTP:
-what TLS adds is not in it. Prints JSON; keep it under benchmarks/results/ with date, commit and machine.
+A separate process answers every invocation after the same delay, so that all ACTORS (1,000) wait at once. It uses plain
+HTTP, so the cost of TLS is missing. Prints JSON; keep it under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVENT = {"run_id": "benchmark", "cache_url": "rediss://cache.example:6380", "env
 
 
 def measure(actors: int) -> dict[str, float]:
-    """CPU and wall time of rounds of ``actors`` on one fleet; the first one also connects and starts the threads."""
+    """Returns CPU and wall time of rounds of ``actors`` on one fleet. The first also connects and starts threads."""
     fleet = LambdaFleet(ARN, timeout_s=TIMEOUT_S, concurrency=actors)
     cpu_ms, wall_s = [], []
     for round_index in range(REPEATS + 1):
@@ -56,7 +56,7 @@ def measure(actors: int) -> dict[str, float]:
 
 
 def resident_mib() -> int:
-    """Largest so far; 0 where /proc is missing."""
+    """Returns the process's peak so far; 0 if /proc is missing."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")), 0)

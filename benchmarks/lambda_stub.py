@@ -1,4 +1,4 @@
-"""A process that stands in for Lambda over plain HTTP: it answers each invocation after a delay."""
+"""A fake Lambda over plain HTTP, which answers each invocation after a delay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 
 
 async def serve(delay_s: float, answered: Callable[[Mapping[str, Any]], Callable[[], str]], headers: str = "") -> None:
-    """Serves until standard input closes; prints the port.
+    """Prints the port, and serves until standard input closes.
 
     Args:
-        answered: Called before an invocation's delay with its event, and returns what to call after it for the status.
-        headers: Further ones of each response, each with its end of line.
+        answered: Called with an invocation's event before its delay. Returns a function to call after the delay, which
+            returns the status.
+        headers: Additional headers of each response, each with its line end.
     """
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -44,7 +45,7 @@ async def serve(delay_s: float, answered: Callable[[Mapping[str, Any]], Callable
 
 @contextmanager
 def stand_in(script: str, *arguments: str) -> Iterator[None]:
-    """Has ``python SCRIPT --serve ARGUMENTS``, which calls `serve`, stand in for Lambda for this process' boto3."""
+    """Makes this process's boto3 use ``python SCRIPT --serve ARGUMENTS``, which calls `serve`, instead of Lambda."""
     stub = subprocess.Popen([sys.executable, script, "--serve", *arguments], stdin=subprocess.PIPE,
                             stdout=subprocess.PIPE)
     assert stub.stdout is not None

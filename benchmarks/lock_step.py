@@ -1,9 +1,9 @@
-"""Steps of one process that plays several environments in lock-step, beside one after the other.
+"""Compares playing several environments in lockstep in one process with playing them one after the other.
 
     python benchmarks/lock_step.py
 
-The same sixteen fragments, by a policy of full size, one, four or sixteen at once. They take turns in one process, on
-one thread, and ratios are taken turn by turn, so that a machine whose speed drifts does not decide. CPU seconds count.
+A full-size policy plays the same sixteen fragments, one, four or sixteen at once. They take turns in one process, on
+one thread, and ratios are taken turn by turn, so that drifts in the machine's speed cancel out. CPU seconds count.
 Prints JSON; keep it under benchmarks/results/.
 """
 

@@ -1,20 +1,20 @@
 """Measures how many small defects the tests find: makes one-line mutants, and runs the tests that reach them.
 
-A mutant is the source with one operator, constant, returned value or call changed. The tests should fail for it
-(it is killed); if all pass, nothing holds that line (it survives).
+A mutant is the source with one operator, constant, returned value or call changed. Tests should fail for it (it is
+killed). If all pass, no test checks that line (it survives).
 
     python benchmarks/mutants.py record --checkout . --out mutants/now                 # coverage, then 200 mutants
     python benchmarks/mutants.py record --checkout . --out mutants/now --like mutants/before/mutants.json
     python benchmarks/mutants.py compare mutants/before/mutants.json mutants/now/mutants.json
 
-``record`` works on a copy of the checkout. First it runs all tests once, and notes which test reaches which line
-(coverage contexts) and how long each takes; then it runs each mutant against the tests that reach its line, fastest
-first, until one fails. Both steps are kept in ``--out``, and the same command continues after an interruption. For a
-line that no test reaches in pytest's own process (perhaps in a process that a test starts, or only at import) it runs
-the tests that reach another line of the same file, and those named after its file or folder.
+``record`` works on a copy of the checkout. First it runs all tests once, and records which test reaches which line
+(coverage contexts) and how long each takes. Then it runs each mutant against the tests that reach its line, fastest
+first, until one fails. Both steps are kept in ``--out``, and the same command continues after an interruption. If no
+test reaches a line in pytest's own process (perhaps in a process that a test starts, or only at import), it runs the
+tests that reach another line of the same file, and the tests named after its file or folder.
 
-Mutants are identified by content (class, function, the line's text, what changes in it), so that ``--like`` finds the
-mutants of an earlier recording again after files have moved. Needs `coverage` and `pytest`.
+Mutants are identified by content (class, function, the line's text, the change in it), so that ``--like`` finds the
+mutants of an earlier recording even after files have moved. Needs `coverage` and `pytest`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Mutant:
         scope: Names of the enclosing classes and functions, joined by dots.
         text: The line's text without its indentation.
         column: Where the change begins in ``text``.
-        before: What stands there.
-        after: What the mutant writes there.
-        occurrence: How many equal lines of the same scope stand above.
-        path: The file, relative to the checkout; no part of the identity.
-        line: The line's number, from 1; no part of the identity.
+        before: The original text.
+        after: The mutant's text.
+        occurrence: Number of equal lines above in the same scope.
+        path: The file, relative to the checkout; not part of the identity.
+        line: The line's number, from 1; not part of the identity.
     """
 
     operator: str
@@ -81,7 +81,7 @@ class Mutant:
 
     @property
     def loose_identity(self) -> str:
-        """Without the enclosing class, and without the spaces in the line: for code that moved."""
+        """Omits the enclosing class and the spaces in the line, for code that moved."""
         return json.dumps([self.operator, self.scope.rpartition(".")[2], "".join(self.text.split()),
                            len("".join(self.text[:self.column].split())), self.after])
 
@@ -169,7 +169,7 @@ def all_mutants(root: Path) -> list[Mutant]:
 
 
 def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """``count`` mutants, at most one per line; all operators are equally frequent as long as they last."""
+    """Returns ``count`` mutants, at most one per line, with equally frequent operators until one runs out."""
     generator = random.Random(seed)
     piles: dict[str, list[Mutant]] = {}
     for mutant in generator.sample(mutants, len(mutants)):
@@ -184,7 +184,7 @@ def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def locate(wanted: dict[str, Any], mutants: list[Mutant]) -> Mutant | None:
-    """The mutant of this checkout that makes the same change; None if the line is gone or no longer unique."""
+    """Returns this checkout's mutant with the same change; None if the line is gone or no longer unique."""
     earlier = Mutant(**wanted)
     for identity in ("identity", "loose_identity"):
         same = [mutant for mutant in mutants if getattr(mutant, identity) == getattr(earlier, identity)]
@@ -200,7 +200,7 @@ def locate(wanted: dict[str, Any], mutants: list[Mutant]) -> Mutant | None:
 
 def run_tests(copy: Path, python: str, arguments: list[str], timeout_s: float, **environment: str
               ) -> tuple[int | None, dict[str, Any]]:
-    """Exit status of pytest in the copy (None: out of time) and what the plugin below noted."""
+    """Returns pytest's exit status in the copy (None: out of time) and the record of the plugin below."""
     result = copy.parent / "result.json"
     result.unlink(missing_ok=True)
     with (copy.parent / "output.txt").open("w") as output:
@@ -219,7 +219,7 @@ def run_tests(copy: Path, python: str, arguments: list[str], timeout_s: float, *
 
 
 class Reach:
-    """Which tests reach which line, and how long each takes."""
+    """Knows which tests reach which line, and how long each takes."""
 
     def __init__(self, out: Path, copy: Path) -> None:
         from coverage import CoverageData
@@ -232,7 +232,7 @@ class Reach:
         self._by_line: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, mutant: Mutant) -> tuple[str, list[str]]:
-        """How the tests were found ("line" or "file") and the tests, fastest first."""
+        """Returns how the tests were found ("line" or "file") and the tests, fastest first."""
         if mutant.path not in self._by_line:
             path = str(self._copy / mutant.path)
             self._by_line[mutant.path] = self._data.contexts_by_lineno(path)
@@ -249,7 +249,7 @@ class Reach:
 
 
 def judge(mutant: Mutant, reach: Reach, copy: Path, python: str, limit_s: float) -> dict[str, Any]:
-    """Runs one mutant; what became of it."""
+    """Runs one mutant and returns its result."""
     how, tests = reach.tests(mutant)
     chosen, total_s = [], 0.0
     for test in tests:
@@ -282,14 +282,14 @@ def judge(mutant: Mutant, reach: Reach, copy: Path, python: str, limit_s: float)
 
 
 def write(path: Path, text: str) -> None:
-    """With a later time of change than ever before: by its whole seconds Python tells whether bytecode is stale."""
+    """Writes a file with an ever later timestamp: Python compares whole seconds to find stale bytecode."""
     changed = path.stat().st_mtime + 2
     path.write_text(text)
     os.utime(path, (changed, changed))
 
 
 def record(arguments: argparse.Namespace) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that the tests under way end, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Also ends the running tests.
     out, checkout = arguments.out.resolve(), arguments.checkout.resolve()
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -370,7 +370,7 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     if (path := os.environ.get("MUTANTS_SELECTION")) is not None:
         rank = {test: index for index, test in enumerate(json.loads(Path(path).read_text()))}
         chosen = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
-        # A file's tests stay together: they share its fixtures.
+        # A file's tests remain together, because they share fixtures.
         first: dict[Any, int] = {}
         for item in chosen:
             first.setdefault(item.path, rank[item.nodeid])
@@ -406,10 +406,10 @@ def main() -> None:
     recording.add_argument("--out", type=Path, required=True, help="folder of the coverage and the results")
     recording.add_argument("--like", type=Path, help="mutants.json of an earlier recording, to run the same")
     recording.add_argument("--also-in", type=Path, metavar="CHECKOUT",
-                           help="draw only mutants that this other checkout has, too")
+                           help="draw only mutants that this other checkout also has")
     recording.add_argument("--count", type=int, default=200)
     recording.add_argument("--seed", type=int, default=1)
-    recording.add_argument("--python", default=sys.executable, help="interpreter that has what the checkout needs")
+    recording.add_argument("--python", default=sys.executable, help="interpreter with the checkout's requirements")
     recording.add_argument("--tests-limit-s", type=float, default=60, help="seconds of tests per mutant")
     recording.add_argument("--coverage-limit-s", type=float, default=7200)
     recording.add_argument("--limit-s", type=float, default=4 * 3600,

@@ -1,4 +1,4 @@
-"""Pages that say what was measured: Markdown templates, with placeholders for the numbers."""
+"""Pages of results: Markdown templates with placeholders for the numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ BEGIN, END = "<!-- {} -->\n", "<!-- end -->\n"
 
 
 def rendered(template: Path, **values: Any) -> str:
-    """Returns the Markdown of a template, which may include others of its folder.
+    """Returns the Markdown of a template, which may include other templates of its folder.
 
     Args:
-        values: What it names in ``{{ … }}``; a name without a value is an error.
+        values: Values of its ``{{ … }}`` placeholders. A name without a value is an error.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
@@ -23,7 +23,7 @@ def rendered(template: Path, **values: Any) -> str:
 
 
 def with_part(text: str, name: str, part: str) -> str:
-    """Returns a page with another part between the marks of that name; as it is if it has no such marks."""
+    """Returns a page with a new part between the marks of that name; unchanged if it has no such marks."""
     begin = BEGIN.format(name)
     if begin not in text:
         return text

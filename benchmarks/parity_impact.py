@@ -1,15 +1,15 @@
-"""IMPACT here against RLlib's APPO, its implementation of IMPACT, with the same hyper-parameters.
+"""Compares our IMPACT with RLlib's implementation, APPO, with the same hyperparameters.
 
     python3 -m venv peer && peer/bin/pip install -r benchmarks/parity/requirements-impact.txt
     python benchmarks/parity_impact.py --work runs/parity_impact --peer-python peer/bin/python
     python benchmarks/parity_impact.py --work runs/parity_impact --summarise
 
-The second may be interrupted and repeated: what is finished is kept. The last writes
-benchmarks/results/parity_impact.json and .png. Both sides are asynchronous, so that how often a minibatch is replayed,
-and how old its policy is, depends on the machine: do not run several at once unless there are cores for it.
+The second command may be interrupted and repeated: it keeps finished runs. The last writes
+benchmarks/results/parity_impact.json and .png. Both sides are asynchronous, so the number of replays of a minibatch and
+the age of its policy depend on the machine: do not run several at once unless there are cores for them.
 
-RLlib 2.60 expects nothing to follow where a fragment is cut (see `MendedLearner` in benchmarks/parity/rllib_appo.py).
-``--mended``, in both of the last commands, compares with APPO without that; its results are
+RLlib 2.60 does not bootstrap where a fragment is cut (see `MendedLearner` in benchmarks/parity/rllib_appo.py).
+``--mended``, in both of the last commands, compares with APPO with that corrected. Its results are
 parity_impact_mended.json and .png, and our runs are shared.
 """
 
@@ -29,7 +29,7 @@ MENDED = "--mended"
 
 
 def our_details(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Updates, each a gradient step as long as no more than a minibatch is new; and how stale trajectories were."""
+    """Returns the number of updates, single gradient steps while at most a minibatch is new, and mean staleness."""
     return {"updates": sum(row["updates"] for row in rows),
             "replayed_fraction_mean": sum(row["replayed_fraction"] for row in rows) / len(rows),
             "staleness_mean": sum(row["staleness_mean"] for row in rows) / len(rows)}
@@ -42,7 +42,7 @@ BENCHMARK = Benchmark(
 
 
 def chosen(arguments: Sequence[str]) -> Benchmark:
-    """The benchmark that the command line asks for."""
+    """Returns the benchmark that the command line names."""
     if MENDED not in arguments:
         return BENCHMARK
     return dataclasses.replace(

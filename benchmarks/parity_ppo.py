@@ -1,16 +1,16 @@
-"""PPO here against stable-baselines3's, with the same hyper-parameters: is what is learned not worse?
+"""Compares our PPO's returns with stable-baselines3's, with the same hyperparameters.
 
     python3 -m venv peer && peer/bin/pip install -r benchmarks/parity/requirements-ppo.txt
     python benchmarks/parity_ppo.py --work runs/parity_ppo --peer-python peer/bin/python --jobs 2
     python benchmarks/parity_ppo.py --work runs/parity_ppo --summarise
 
-The first two take hours and may be interrupted and repeated: what is finished is kept. The last writes
+The first two commands take hours and may be interrupted and repeated: they keep finished runs. The last writes
 benchmarks/results/parity_ppo.json and .png.
 
 The settings are the defaults of stable-baselines3 (batches of 2048, minibatches of 64, ten epochs, 3e-4, clip 0.2, no
-entropy bonus), which are those of Schulman et al. 2017 for MuJoCo and of CleanRL: 49 updates in 100,000 steps. A batch
-is 8 environments by 256 steps; observations are normalised; policy and critic are separate, of two layers of 256 tanh
-units. Our side is ``python -m runtime train benchmarks/parity/ppo.yaml`` with rounds of eight actors, never boosted.
+entropy bonus), as used by Schulman et al. 2017 for MuJoCo and by CleanRL: 49 updates in 100,000 steps. A batch is 8
+environments by 256 steps. Observations are normalized. Policy and critic are separate, with two layers of 256 tanh
+units each. Our side is ``python -m runtime train benchmarks/parity/ppo.yaml`` with eight actors in every round.
 """
 
 from __future__ import annotations

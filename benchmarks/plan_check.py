@@ -1,10 +1,10 @@
-"""Compares what `python -m runtime plan` predicts with whole local runs of ten settings.
+"""Compares the predictions of `python -m runtime plan` with whole local runs of ten settings.
 
     python benchmarks/plan_check.py [--repeats 3] > benchmarks/results/plan_check.json
 
-CPU seconds of a round, of all processes together: a run of few rounds is taken off one of many, so that neither holds
-imports. Right before, the workload is sampled as `plan` does it. CPU seconds, because a machine that others use too
-gives no wall clock that could be predicted; to be repeated on one that does nothing else.
+It compares a round's CPU seconds in all processes. A run with few rounds is subtracted from one with many, which
+removes imports. Right before, the workload is sampled as `plan` does. CPU seconds count, because wall-clock time cannot
+be predicted on a shared machine. Repeat it on an idle one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def changes(actors: int, steps: int, minibatch: int) -> list[str]:
 
 
 def cpu_s(path: Path, overrides: list[str], rounds: int) -> float:
-    """CPU seconds of a whole run and all its processes."""
+    """Returns the CPU seconds of a whole run and all its processes."""
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         words = [word for one in [*overrides, f"stop.max_rounds={rounds}"] for word in ("--set", one)]

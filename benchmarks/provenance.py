@@ -1,4 +1,4 @@
-"""Where a result comes from: the commit and the processor, for every benchmark and study to say alike."""
+"""The origin of a result: its commit and processor, in the same form for every benchmark and study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def commit_of(checkout: Path = ROOT) -> str:
 
 
 def origin(command: str) -> dict[str, str]:
-    """Returns what stands at the head of a result: its command, this commit, today, and this machine."""
+    """Returns the head of a result: its command, this commit, today's date, and this machine."""
     return {"command": command, "commit": commit_of(), "date": time.strftime("%Y-%m-%d"),
             "hardware": f"{os.cpu_count()} shared cores of {processor()}"}
 

@@ -1,4 +1,4 @@
-"""Shows that two checkouts train alike: same seed, same synchronous rounds, in all but times and dollars.
+"""Checks that two checkouts train identically: same seed, same synchronous rounds, except for times and dollars.
 
     python benchmarks/same_history.py record /path/to/checkout histories/before     # with that checkout's own code
     python benchmarks/same_history.py record . histories/after
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "qbert": ("qbert", (*NITRO, "stop.max_rounds=2", "actor.fragment_steps=32", "evaluation.every_rounds=0",
                         "detector.subset_size=64", "algorithm.ppo.epochs=1")),
 }
-"""By name: an experiment file and what is set on top."""
+"""By name: an experiment file and its overrides."""
 
 LEFT_OUT = ("_s", "_s_mean", "_s_max", "_usd")
 """Endings of keys that hold times and dollars."""
@@ -56,7 +56,7 @@ def record(checkout: Path, out: Path) -> None:
 
 
 def compare(before: Path, after: Path) -> bool:
-    """Prints every difference; returns whether there is none."""
+    """Prints every difference. Returns whether there is none."""
     is_same = True
     for name in CASES:
         rounds = [_rounds(path / name) for path in (before, after)]

@@ -1,19 +1,19 @@
-"""Environment steps per CPU-second of one actor, beside the limit and beside what actors usually do.
+"""Measures one actor's environment steps per CPU-second, against the limit and a usual implementation.
 
     python benchmarks/sampling.py [--base /path/to/another/checkout] [ENVIRONMENT_ID ...]
 
-Contenders, each in a process of its own, on one thread:
+Contenders, each in its own process on one thread:
 
-- ``actor``: the actor function as it is invoked: weights of a new policy version fetched from a Redis server and
-  decoded, the last open episode continued, a fragment sampled, encoded and submitted.
-- ``base``: the same of another checkout.
-- ``limit``: the simulator alone: of MuJoCo, the same policy's actions replayed by `mujoco.rollout`, frame skip
-  included; of a game, the emulator's frames without pixels. Other simulators have none.
-- ``usual``: Gymnasium with its default wrappers, and what CleanRL's agents do at each step in torch: actor, critic,
+- ``actor``: a whole invocation of the actor function: fetch and decode a new policy version's weights from a Redis
+  server, continue the last open episode, and sample, encode and submit a fragment.
+- ``base``: the same with another checkout.
+- ``limit``: the simulator alone. For MuJoCo, `mujoco.rollout` replays the same policy's actions, with frame skip. For
+  a game, the emulator runs without pixels. Other simulators have no limit.
+- ``usual``: Gymnasium with its default wrappers, and the torch work of CleanRL's agents at each step: actor, critic,
   distribution, its sample, log-probability and entropy.
 
-They take turns, so that a machine whose speed drifts does not decide: ratios are of one turn, medians over all. Prints
-JSON; keep it under benchmarks/results/ with date, commit and machine.
+They take turns, and ratios are taken within a turn, so that drifts in the machine's speed cancel out. Results are
+medians over all turns. Prints JSON; keep it under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ TURNS = 9
 STEPS = {"vectors": 256, "pixels": 128}
 """As in experiments/."""
 FRAGMENTS = 4
-"""Of a turn."""
+"""Fragments of a turn."""
 Turn = Callable[[int], float]
-"""Samples `FRAGMENTS` fragments; returns CPU-seconds."""
+"""Samples `FRAGMENTS` fragments. Returns CPU-seconds."""
 
 
 def weights(spaces: Spaces, policy_version: int = 0) -> bytes:
-    """A policy as training begins with: outputs near 0, σ = 1."""
+    """Returns an initial policy: outputs near 0, σ = 1."""
     draw, network = np.random.default_rng(0), "conv" if spaces.is_pixels else "mlp"
     shapes = parameter_shapes(spaces, network)
     moments = 0 if spaces.is_pixels else spaces.observation_size

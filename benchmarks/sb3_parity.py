@@ -1,12 +1,12 @@
-"""stable-baselines3's algorithms with actors of a pool against the same with environments of their own.
+"""Compares stable-baselines3's algorithms with a pool's actors and with their own environments.
 
     python benchmarks/sb3_parity.py ppo --seeds 5 --work runs/sb3_parity
     python benchmarks/sb3_parity.py sac --seeds 5 --work runs/sb3_parity
 
-needs requirements-sb3.txt. Each run is added to benchmarks/results/sb3_parity.json when it ends; one that is there
-already is not done again. The two sides differ in who takes the steps, and in nothing else that a user sets; SAC's own
-side trains after each step of one environment, as stable-baselines3 does by default, the pool's after a hundred of four
-actors, a hundred times. The return is the mean of 20 new episodes with the policy's best actions.
+Needs requirements-sb3.txt. Each run is added to benchmarks/results/sb3_parity.json when it ends, and is not repeated.
+The two sides differ only in who takes the steps, with one exception: SAC's own side trains after each step of one
+environment, stable-baselines3's default, and the pool's side a hundred times after a hundred steps of four actors. The
+return is the mean of 20 new episodes with the policy's best actions.
 """
 
 from __future__ import annotations

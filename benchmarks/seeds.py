@@ -1,4 +1,4 @@
-r"""Trains an experiment with several seeds, one after the other, and evaluates each policy anew.
+r"""Trains an experiment with several seeds, one after the other, and evaluates each policy again.
 
     python benchmarks/seeds.py experiments/hopper.yaml 10 --work WORK > benchmarks/results/hopper_seeds.json
     python benchmarks/seeds.py experiments/hopper.yaml 10 scaler.kind=fixed scaler.actors_fixed=8 --work WORK/fixed \
@@ -62,7 +62,7 @@ def train_and_evaluate(
         "episode_return_mean_in_training": summary["episode_return_mean"],
         "modelled_spent_usd": summary["spent_usd"],
         "seconds_of_rounds_and_evaluations": (seconds := sum(
-            # Before evaluations ran beside the rounds, they were not in these.
+            # Before evaluations ran in parallel with rounds, their time was not included.
             row["round_s"] + (0.0 if "evaluation_round" in row else row["evaluate_s"] or 0.0) for row in rows)),
         "steps_per_s": summary["env_steps_total"] / seconds,
         "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / sum(row["round_s"] for row in rows),

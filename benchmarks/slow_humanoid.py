@@ -1,6 +1,6 @@
-"""Humanoid-v5 whose step simulates more frames, as an environment of one's own: for where_serverless_pays.py.
+"""A Humanoid-v5 that simulates more frames per step, as a user's own environment, for where_serverless_pays.py.
 
-The same machine's environment of any price: 5 frames are Gymnasium's own, 320 take sixty times as long.
+It makes an environment with steps of any cost: 5 frames are Gymnasium's default, and 320 take sixty times as long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ EPISODE_FRAMES = 5000
 
 
 def make(frames: int) -> gymnasium.Env:
-    """Makes it, with ``frames`` of the simulation in each step; one that has fallen goes on."""
+    """Returns the environment with ``frames`` simulated frames per step. It continues after a fall."""
     return gymnasium.make("Humanoid-v5", disable_env_checker=True, frame_skip=frames, terminate_when_unhealthy=False,
                           max_episode_steps=EPISODE_FRAMES // frames)
 

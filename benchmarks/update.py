@@ -1,11 +1,11 @@
-"""One update of the learner, before and now: seconds of wall clock and of CPU, by threads.
+"""Times one update of the learner, before and now: wall-clock and CPU seconds, by number of threads.
 
     python benchmarks/update.py [--base CHECKOUT] [--rounds 15]
 
-The base is a checkout of the commit that is compared with. Each contender, a checkout with a number of threads, is a
-process of its own that makes one update whenever it is asked; they are asked in turn, and ratios are taken round by
-round, so that a machine whose speed drifts does not decide. The base's better number of threads counts. Prints JSON;
-keep it under benchmarks/results/ with date, commit and machine, measured on a machine that does nothing else.
+The base is a checkout of the commit to compare with. Each contender, a checkout with a number of threads, is a separate
+process that makes one update on request. They take turns, and ratios are taken round by round, so that drifts in the
+machine's speed cancel out. The base's better number of threads counts. Prints JSON. Measure on an idle machine, and
+keep the output under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CASES: dict[str, dict[str, Any]] = {
     "IMPALA, minibatch 256": {"kind": "impala", "minibatch_steps": 256},
     "PPO on pixels, 512 samples, minibatch 128": {"kind": "ppo", "minibatch_steps": 128, "epochs": 1, "pixels": True},
 }
-"""2,048 samples of 11 numbers, two layers of 256 tanh units, if not said otherwise."""
+"""By default 2,048 samples of 11 numbers, and two layers of 256 tanh units."""
 OURS = Path(__file__).resolve().parents[1]
 
 
 def serve(checkout: str, name: str, threads: int) -> None:
-    """Makes an update of a checkout's learner for each line that comes, and prints wall and CPU seconds."""
+    """Makes an update of a checkout's learner for each line of input, and prints wall and CPU seconds."""
     sys.path.insert(0, checkout)
     import numpy as np
 
@@ -78,7 +78,7 @@ def serve(checkout: str, name: str, threads: int) -> None:
 
 
 def compare(base: str | None, name: str, rounds: int) -> dict[str, Any]:
-    """Returns medians of each contender, and ratios base to ours on one core and on two."""
+    """Returns each contender's medians, and the ratios of base to ours on one core and on two."""
     contenders = [(checkout, threads) for checkout in ([base] if base else []) + [str(OURS)] for threads in (1, 2)]
     processes = [subprocess.Popen([sys.executable, __file__, "--serve", checkout, name, str(threads)], text=True,
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE) for checkout, threads in contenders]
@@ -117,7 +117,7 @@ if __name__ == "__main__":
         serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         raise SystemExit
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--base", help="checkout of the commit that is compared with")
+    parser.add_argument("--base", help="checkout of the commit to compare with")
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
     load = os.getloadavg()[0]

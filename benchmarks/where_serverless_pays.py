@@ -1,11 +1,11 @@
-"""Where serverless actors pay: by what a step costs, how many steps a round has, and how many a run has.
+"""Finds where serverless actors pay, by the cost of a step and the number of steps in a round and a run.
 
     python benchmarks/where_serverless_pays.py [--repeats 3] [--again]
 
-1. Measures, in CPU seconds of one thread, what a step, a gradient step and the rest take in six environments.
+1. Measures a step, a gradient step and the other work in six environments, in CPU seconds of one thread.
 2. Runs two of the slow ones here with `fleet.kind: local`, and compares actors' counted seconds with the prediction.
-3. Predicts, with the functions of `python -m runtime plan`, time and dollars of every way to run them, and of
-   Humanoid-v5 if its step took 0.1 to 100 ms, in rounds of 2,048 to 32,768 steps, to 100,000 to 100 million steps.
+3. Predicts time and dollars of every way to run them, with the functions of `python -m runtime plan`. Does the same for
+   Humanoid-v5 with steps of 0.1 to 100 ms, in rounds of 2,048 to 32,768 steps and runs of 100,000 to 100 million steps.
 
 Writes benchmarks/results/where_serverless_pays.json and .png. `--again` predicts and draws from what is measured there.
 When it was repeated, 7 of 288 verdicts changed, each at a boundary. Actors are at most 512; c7a, spot prices,
@@ -58,20 +58,20 @@ MEASURED = {
        for frames in (5, 20, 80, 320)}}
 """By name: experiment file, environment."""
 CHECKED = {HUMANOID.format(80): (8, 64), HUMANOID.format(320): (16, 32)}
-"""What is run here, with so many actors of so many steps."""
+"""The runs on this machine, each with its actors and their steps."""
 STEPS_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 BATCHES = (2048, 8192, 32_768)
 RUNS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 MINIBATCHES = 32
 """Gradient steps of an epoch: a larger round has larger minibatches."""
 MARGIN = 1.15
-"""The plan's predictions were within so much of what was measured: closer ways count as equally fast."""
+"""The plan's predictions were within this factor of the measurements, so closer ways count as equally fast."""
 INSTANCES = {
     "any processor, instances of up to 192 vCPUs": (192, False),
     "any processor, instances of up to 16 vCPUs": (16, False),
     "Intel alone, instances of up to 192 vCPUs": (192, True),
 }
-"""What may be rented: most vCPUs of the instance, and whether it and Lambda are of x86 alone."""
+"""Allowed rentals: the largest number of vCPUs, and whether instance and Lambda must be x86."""
 
 
 def loaded(name: str, changes: Sequence[str] = ()) -> Experiment:
@@ -82,7 +82,7 @@ def loaded(name: str, changes: Sequence[str] = ()) -> Experiment:
 
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
-    """Samples an environment's work as `plan` does it."""
+    """Samples an environment's work, as `plan` does."""
     _, fitted = preflight(loaded(name).resolved())
     work = sampled(fitted, repeats)
     units = {unit: float(f"{seconds:.4g}") for unit, seconds in work.units().items()}
@@ -95,7 +95,7 @@ def sample_of(found: dict[str, Any], **units: float) -> Sample:
 
 
 def check(name: str, found: dict[str, Any], rounds: int = 5) -> dict[str, Any]:
-    """Runs a few rounds here, and compares its actors' counted seconds with the prediction; the first warms up."""
+    """Runs a few rounds here, and compares the actors' counted seconds with the prediction. The first warms up."""
     actors, steps = CHECKED[name]
     changes = [f"scaler.actors_fixed={actors}", f"actor.fragment_steps={steps}", f"stop.max_rounds={rounds}",
                "fleet.kind=local", "fleet.processes=2", "actor.timeout_s=120", "stop.max_steps=null",
@@ -118,7 +118,7 @@ def check(name: str, found: dict[str, Any], rounds: int = 5) -> dict[str, Any]:
 def predictions(
     name: str, sample: Sample, environment: TriedEnvironment, *, batch: int, steps: int
 ) -> list[Prediction]:
-    """Predicts all ways, but for the file's own, with and without its cache."""
+    """Predicts all ways except for the file's own, with and without its cache."""
     experiment = loaded(name, [f"scaler.actors_fixed={batch // 32}", "actor.fragment_steps=32",
                                f"algorithm.ppo.minibatch_steps={batch // MINIBATCHES}"])
     found = predict_all(experiment, sample, environment, PRICES, steps=steps)
@@ -145,7 +145,7 @@ def verdict(ways: Iterable[Prediction]) -> dict[str, Any]:
         dollars over the instance's; ``speed_at_equal_dollars`` compares with the fastest one that costs no more.
     """
     ways = list(ways)
-    # What the speed of many instances is modelled from was measured with eight, so they decide nothing here.
+    # The speed of many instances is modeled from measurements with eight, so they do not count here.
     found = [one for one in ways if one.way.changes["learner.kind"] != "gmi"]
     alone, serverless = ([one for one in found if (one.way.kind == KINDS[0]) == is_alone] for is_alone in (True, False))
     fastest, quickest = (min(ones, key=lambda one: one.seconds) for ones in (alone, serverless))
@@ -215,7 +215,7 @@ HATCHES = {"instance": "", "faster": "", "equal dollars": "//"}
 
 
 def draw(result: dict[str, Any], picture: Path) -> None:
-    """A map for each size of a round and each choice of instances: step costs to the right, lengths of runs upwards."""
+    """Draws a map for each round size and choice of instances, with step costs on x and run lengths on y."""
     figure, rows = plt.subplots(len(BATCHES), len(INSTANCES), figsize=(15, 10.2), constrained_layout=True,
                                 sharex=True, sharey=True)
     for batch, line in zip(BATCHES, rows, strict=True):
@@ -263,7 +263,7 @@ def _draw_cells(axes: Any, cells: list[dict[str, Any]]) -> None:
 
 
 def _draw_measured(axes: Any, measured: dict[str, Any]) -> None:
-    """Marks above the map what steps took that were measured."""
+    """Marks measured step costs above the map."""
     shown = [(name, found["units"]["step_s"]) for name, found in measured.items() if name != "SpaceInvaders"]
     for index, (name, step_s) in enumerate(shown):  # SpaceInvaders' learner has other work.
         x = max(-0.4, 2 * math.log10(step_s / STEPS_S[0]))
@@ -277,7 +277,7 @@ def main() -> None:
     """Writes the JSON and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--again", action="store_true", help="predict and draw from what the JSON has measured")
+    parser.add_argument("--again", action="store_true", help="predict and draw from the measurements in the JSON")
     arguments = parser.parse_args()
     if arguments.again:
         result = json.loads(RESULTS.read_bytes())
@@ -285,7 +285,7 @@ def main() -> None:
         result = {"date": time.strftime("%Y-%m-%d"), "machine": f"{os.cpu_count()} cores, others used them too",
                   "measured": {}}
         for name in MEASURED:
-            # In a process of its own: an actor keeps the policy that it had last.
+            # In a separate process, because an actor keeps its last policy.
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 result["measured"][name] = pool.apply(measure, (name, arguments.repeats))
             print(name, result["measured"][name]["units"], file=sys.stderr, flush=True)

@@ -1,11 +1,11 @@
-"""Whole trainings beside those of others, in environment steps a second: ours, a base's, the peers', and the bound.
+"""Compares whole trainings in environment steps per second: ours, a base's, the peers', and the bound.
 
     python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
     python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--repeats 7] [--steps 61440]
 
-Contenders take turns, each in a process of its own, so that a machine whose speed drifts does not decide; ratios are
-taken turn by turn, and medians of them are shown. Imports and the first round do not count, evaluation and detector are
-off. What has threads to choose runs with one and with two; the faster count is compared. Keep the machine idle.
+Contenders take turns, each in its own process. Ratios are taken turn by turn, so that drifts in the machine's speed
+cancel out, and their medians are shown. Imports and the first round do not count. Evaluation and detector are off.
+Contenders with a choice of threads run with one and with two, and the faster counts. Keep the machine idle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = {
     "minibatch 256": {"batch": 4096, "epochs": 10, "minibatch": 256, "learning-rate": 3e-4},
     "example": {"batch": 2048, "epochs": 5, "minibatch": 64, "learning-rate": 3e-4},
 }
-"""By name: 10 epochs over 4,096 steps; and those of experiments/hopper.yaml with its fewest actors."""
+"""By name: 10 epochs over 4,096 steps; and the settings of experiments/hopper.yaml with its fewest actors."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Contender:
 
 
 def contenders(args: argparse.Namespace) -> dict[str, Contender]:
-    """By name. The minibatch's size is that of all of them."""
+    """Returns contenders by name. All have the same minibatch size."""
     here = str(ROOT / "benchmarks")
     engine, found = [sys.executable, f"{here}/engine_rounds.py"], {}
     for threads in (1, 2):
@@ -69,7 +69,7 @@ def contenders(args: argparse.Namespace) -> dict[str, Contender]:
 
 
 def summarise(found: dict[str, Contender]) -> dict[str, dict]:
-    """Speeds, and how much faster the faster of ours is, turn by turn, than the faster of each family."""
+    """Returns speeds, and the per-turn ratios of our faster variant to the faster of each family."""
     best: dict[str, str] = {}
     for name, one in found.items():
         if one.family not in best or statistics.median(one.speeds) > statistics.median(found[best[one.family]].speeds):

@@ -2,10 +2,10 @@
 
     python benchmarks/work_rates.py [--repeats 5] [EXPERIMENT.yaml ...]
 
-The modelled bill of a run on one machine is counted with it (docs/guides/cost.md). CPU seconds of one thread, medians;
-a machine that is busy with something else still makes them longer, so run it on one that is not. Files that are named
-are measured, and the others' entries stay as they are: of the machine that measured all. So that the new ones are of
-the same, `REFERENCE` is measured beside them, and each unit is divided by what it takes here over what the table says.
+The modeled bill of a run on one machine uses it (docs/guides/cost.md). Values are median CPU seconds of one thread.
+Other load makes them longer, so run it on an idle machine. Given file names, it measures only those, and keeps the
+other entries, which come from the machine that measured all. To match that machine, `REFERENCE` is also measured, and
+each unit is divided by the ratio of its value here to its value in the table.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ REFERENCE = ROOT / "experiments" / "hopper.yaml"
 
 
 def shipped() -> list[Path]:
-    """Returns all experiment files, but for those that others extend."""
+    """Returns all experiment files, except for bases that others extend."""
     return [path for path in sorted((ROOT / "experiments").glob("**/*.yaml")) if path.parent.name != "bases"]
 
 
 def sampled(fitted: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time) -> Workload:
-    """Samples an experiment's work, as `plan` does it; the first time is for warming up."""
+    """Samples an experiment's work, as `plan` does. The first time warms up."""
     work = Workload(fitted, clock)
     work.measure()
     work.seconds.clear()
@@ -68,7 +68,7 @@ def main() -> None:
         _, fitted = preflight(load_experiment(REFERENCE).resolved())
         units = measured(fitted, arguments.repeats)
         slowness = {unit: units[unit] / workloads[workload(fitted)][unit] for unit in UNITS}
-        print("this machine's seconds, over those of the table:", slowness, flush=True)
+        print("this machine's seconds relative to the table:", slowness, flush=True)
     seen = set()
     for path in arguments.files or shipped():
         _, fitted = preflight(load_experiment(path).resolved())

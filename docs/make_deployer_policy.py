@@ -1,10 +1,10 @@
-"""Writes docs/reference/deployer_policy.json and bootstrap_policy.json: what people need who deploy, and who bootstrap.
+"""Writes docs/reference/deployer_policy.json and bootstrap_policy.json: the rights for deploying and bootstrapping.
 
     python docs/make_deployer_policy.py
 
-Both are derived from calls that are made here: the scenario ``deployer`` plays `make deploy`, `status`, `logs`,
-`results`, `stop` and `nitro_rl.ActorPool` in the simulated account, and the CDK's own command line bootstraps it. Both
-may do everything then, and what they asked for is allowed, on the names of this project.
+Both are derived from recorded calls: the scenario ``deployer`` plays `make deploy`, `status`, `logs`, `results`, `stop`
+and `nitro_rl.ActorPool` in the simulated account, and the CDK's own command line bootstraps it. Everything is permitted
+while recording. The policies then allow the recorded calls on this project's names.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ NOT_PLAYED: Mapping[str, set[str]] = {
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
     "ec2:DescribeImages": {"*"}, "pricing:GetProducts": {"*"},
     "states:StartExecution": {"arn:aws:states:*:*:stateMachine:Nitro-*-coordinator"}}
-"""The scenario prints the CDK's commands instead of running them. AWS CDK Developer Guide, "Bootstrap your
-environment": `cdk deploy` works with the roles that the bootstrap has made, whose names begin so. `make deploy` begins
-the rounds after the CDK, if there is no instance, makes the role for spot instances, if they are wanted, asks about
-the machine image, if the account is on the Free plan, and for prices; the scenario takes the dated ones."""
+"""Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
+the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
+deploy` also starts the rounds after the CDK if there is no instance, makes the role for spot instances, looks up the
+machine image if the account is on the Free plan, and asks for prices, while the scenario uses the dated ones."""
 BOOTSTRAPPED = {
     "s3": "arn:aws:s3:::cdk-hnb659fds-*", "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
     "iam": "arn:aws:iam::*:role/cdk-hnb659fds-*", "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*"}
-"""What the bootstrap's stack makes, with its caller's rights."""
+"""Resources of the bootstrap's stack, which it creates with its caller's rights."""
 _PUBLIC_PARAMETERS = "arn:aws:ssm:*:*:parameter/aws/service/ecs/optimized-ami/*"
 _NAMES = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"), (r"\b(hopper|walker)\b", "*"),
@@ -58,14 +58,14 @@ _NAMES = (
     (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"), (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
     (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
     (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
-"""A name in the rehearsal, and what stands for all such names."""
+"""A name in the rehearsal, and the pattern for all such names."""
 
 Rights = dict[str, set[str]]
 """Resources by action."""
 
 
 def general(resource: str) -> str:
-    """An ARN of the rehearsal as a pattern for each experiment, region and account."""
+    """Returns an ARN of the rehearsal as a pattern for all experiments, regions and accounts."""
     parts = resource.split(":", 5)
     if len(parts) == 6:
         resource = ":".join([*parts[:3], "*" if parts[3] else "", "*" if parts[4].isdigit() else parts[4], parts[5]])
@@ -75,7 +75,7 @@ def general(resource: str) -> str:
 
 
 def deploying(calls: Path) -> Rights:
-    """What people asked for in the scenario, and what else `stop` can ask for, on what the guard may reach.
+    """Returns the scenario's calls, and the other calls that `stop` can make, on the guard's resources.
 
     The scenario ends one kind of cache and an instance; the guard's role is proved to be the least that ends all kinds.
     """
@@ -86,7 +86,7 @@ def deploying(calls: Path) -> Rights:
     (guard,) = calls.glob("NitroGuard-*.policies")
     reachable = {action: set(map(general, _listed(statement["Resource"]))) for document in json.loads(guard.read_text())
                  for statement in document["Statement"] for action in _listed(statement["Action"])}
-    # What people are told of a deletion that fails; the guard looks at resources instead.
+    # Explains a failed deletion to users. The guard looks at resources instead.
     reachable["cloudformation:DescribeStackEvents"] = reachable["cloudformation:DeleteStack"]
     for call in calls_from("runtime.operations.stop", "take_down") - {Call("sts", "GetCallerIdentity")}:
         for action in actions_of(call):
@@ -95,14 +95,14 @@ def deploying(calls: Path) -> Rights:
 
 
 def bootstrapping(calls: Path) -> Rights:
-    """What `cdk bootstrap` asked for, and what CloudFormation needs to make what its template has."""
+    """Returns the calls of `cdk bootstrap`, and CloudFormation's calls to create its template's resources."""
     found: Rights = defaultdict(set)
     for _, one in decisions(calls):
         found[one["action"]].add(re.sub("/[^/]*$", "/*", general(one["resource"])))
     template = CLI / "node_modules/aws-cdk/lib/api/bootstrap/bootstrap-template.yaml"
     for action in _creations(yaml.load(template.read_text(), yaml.BaseLoader)):
         service = action.partition(":")[0]
-        # It makes no KMS key and no table unless it is asked to, and passes no role.
+        # By default it makes no KMS key and no table, and it passes no role.
         if action in _known(service) and action != "iam:PassRole" and _can_concern(action, BOOTSTRAPPED[service]):
             found[action].add(BOOTSTRAPPED[service])
     return found
@@ -113,7 +113,7 @@ def _known(service: str) -> list[str]:
 
 
 def _can_concern(action: str, arn: str) -> bool:
-    """Whether the action knows resources of that kind, such as roles."""
+    """Returns whether the action applies to that kind of resource, such as roles."""
     return any(re.split("[:/]", one.split(":", 5)[5])[0] in ("${BucketName}", re.split("[:/]", arn.split(":", 5)[5])[0])
                for one in arn_patterns(action))
 
@@ -126,7 +126,7 @@ def _creations(template: Mapping[str, Any]) -> Iterator[str]:
 
 
 def policy(rights: Mapping[str, Iterable[str]]) -> str:
-    """The document: one statement for each set of resources."""
+    """Returns the policy document, with one statement for each set of resources."""
     by_resources: dict[tuple[str, ...], list[str]] = {}
     for action, resources in sorted(rights.items()):
         needed = ["*"] if "*" in resources else sorted(resources)
@@ -141,7 +141,7 @@ def policy(rights: Mapping[str, Iterable[str]]) -> str:
 _CONDITIONS = {
     "ec2:TerminateInstances": {"Condition": {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}},
     "iam:PassRole": {"Condition": {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}}}
-"""Under which conditions these are enough, as they are for the guard."""
+"""Conditions under which these rights suffice, as for the guard."""
 
 
 def _listed(value: Any) -> list[Any]:
@@ -149,7 +149,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def main() -> None:
-    """Plays both, and writes the policies."""
+    """Plays both and writes the policies."""
     with tempfile.TemporaryDirectory() as folder:
         with Rehearsal("deployer", Path(folder) / "out") as world:
             world.deployer_policy = EVERYTHING
@@ -160,7 +160,7 @@ def main() -> None:
         with MotoServer(MOTO_DECISIONS=str(calls)) as moto:
             os.environ.update({**CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": moto.url,
                                **let_in(moto.client, EVERYTHING)})
-            # The second time it looks at what there is.
+            # The second time it finds an existing bootstrap.
             for _ in range(2):
                 if run_cdk(["bootstrap", "-c", f"experiment={ROOT / 'experiments' / 'hopper.yaml'}"], region=REGION):
                     raise RuntimeError("cdk bootstrap failed")

@@ -4,12 +4,12 @@
     python -m papers NAME --page
     python -m papers --docs
 
-Each figure is a module of papers/PAPER/figures and a Markdown template beside it, which says what the paper shows, how
-it is measured here, and what came out. ``measure(work)`` returns its data, and goes on from what an interrupted
-measurement left in that folder; ``draw(data)`` returns its picture; ``verdict(data)`` returns the ``status`` (one of
-``VERDICTS``) and other values that the template names; ``page(data, path)``, if it is there, makes a page of it that
-can be turned, which ``--page`` writes into the folder of what is measured. Data and picture become NAME.json and
-NAME.png in papers/PAPER/results, and docs/figures.md and the papers' READMEs are written anew from all that are there.
+Each figure is a module of papers/PAPER/figures with a Markdown template, which describes the paper's figure, our
+measurement and its result. ``measure(work)`` returns its data, and continues an interrupted measurement in that folder.
+``draw(data)`` returns its picture. ``verdict(data)`` returns the ``status`` (one of ``VERDICTS``) and other values for
+the template. The optional ``page(data, path)`` writes an interactive page, which ``--page`` puts into the folder of the
+measurement. Data and picture become NAME.json and NAME.png in papers/PAPER/results. docs/figures.md and the papers'
+READMEs are rewritten from all results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIGURES = {"nitro": [f"nitro_{number}" for number in (2, 3, 4, 5, 7, 8, 9, 10, 1
 """By paper, in the order of the page."""
 NAMES = {name: paper for paper, names in FIGURES.items() for name in names}
 LONG = ("nitro_10", "nitro_11", "nitro_14", "nitro_15", "nitro_16", "nitro_17", "minions_9")
-"""Not of `make figures`, measured only if they are named: up to 40 whole trainings each, some of which they share."""
+"""Not part of `make figures`, only measured by name: up to 40 whole trainings each, some of them shared."""
 VERDICTS = ("reproduced", "partly", "not", "not measured here")
 
 
@@ -45,7 +45,7 @@ def module(name: str) -> ModuleType:
 
 
 def results(name: str) -> Path:
-    """Where a figure's data are."""
+    """Returns the path of a figure's data."""
     return PAPERS / NAMES[name] / "results" / f"{name}.json"
 
 
@@ -62,10 +62,10 @@ def make(name: str, work: Path, *, is_drawn_only: bool) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """What is said of a figure that has been measured.
+    """The description of a measured figure.
 
     Attributes:
-        text: Markdown, from its heading.
+        text: Markdown, including its heading.
     """
 
     name: str
@@ -103,7 +103,7 @@ def _texts(estimates: Sequence[Mapping[str, Any]], what: str, digits: int = 1) -
 
 
 def pages() -> dict[Path, str]:
-    """docs/figures.md, and of each paper the README with the verdicts on its figures."""
+    """Returns docs/figures.md, and each paper's README with the verdicts on its figures."""
     sections = {name: section(name) for name in NAMES if results(name).exists()}
     heads, rows = ["figure", "what it shows", "verdict"], [one.row for one in sections.values()]
     found = {DOCUMENT: rendered(
@@ -120,12 +120,12 @@ def pages() -> dict[Path, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(NAMES)}")
-    parser.add_argument("--all", action="store_true", help=f"all of them but {', '.join(LONG)}: these take hours")
+    parser.add_argument("--all", action="store_true", help=f"all except {', '.join(LONG)}, which take hours")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "figures",
-                        help="folder of what is measured (default: build/figures)")
-    parser.add_argument("--draw", action="store_true", help="only draw, from the data that are there")
+                        help="folder of the measurements (default: build/figures)")
+    parser.add_argument("--draw", action="store_true", help="only draw, from existing data")
     parser.add_argument("--page", action="store_true",
-                        help="only make the page that can be turned, if the figure has one; needs requirements.txt")
+                        help="only make the interactive page, if the figure has one; needs requirements.txt")
     parser.add_argument("--docs", action="store_true", help="only write docs/figures.md and the READMEs")
     options = parser.parse_args()
     names = [name for name in NAMES if name not in LONG] if options.all else options.names

@@ -1,4 +1,4 @@
-"""What values over seeds say: interquartile means with intervals, and verdicts on claims."""
+"""Estimates over seeds: interquartile means with intervals, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ import numpy as np
 from runtime.records.estimates import interval_estimate
 
 SEEDS = tuple(range(5))
-"""Of every study; no claim about learning is judged on fewer."""
+"""Seeds of every study. No claim about learning is judged on fewer."""
 
 
 def over_seeds(values: Iterable[float]) -> dict[str, Any]:
-    """Interquartile mean and its 95 % interval over seeds."""
+    """Returns the interquartile mean and its 95 % interval over seeds."""
     return interval_estimate([float(one) for one in values])
 
 
 def differences(ours: Iterable[Any], theirs: Iterable[Any], score: Callable[[Any], float] = float) -> dict[str, Any]:
-    """How much more each of ours scores than theirs of the same seed, over seeds."""
+    """Estimates our score minus theirs, paired by seed."""
     return over_seeds(score(a) - score(b) for a, b in zip(ours, theirs, strict=True))
 
 
 def excludes(estimate: Mapping[str, Any], value: float = 0.0) -> int:
-    """1 if the interval lies above the value, −1 if below, 0 if it holds it or there are fewer than five seeds."""
+    """Returns 1 if the interval is above the value, −1 if below, 0 if it contains it or has fewer than five seeds."""
     if estimate["seeds"] < len(SEEDS) or estimate["interval_low"] is None:
         return 0
     return int(estimate["interval_low"] > value) - int(estimate["interval_high"] < value)
 
 
 def status(claims: Iterable[bool]) -> str:
-    """The verdict on a figure, some of whose claims came out again."""
+    """Returns the verdict on a figure, given which of its claims were reproduced."""
     found = list(claims)
     return "reproduced" if all(found) else "partly" if any(found) else "not"
 
 
 def number(value: float, form: str) -> str:
-    """A number with a minus sign."""
+    """Formats a number with a real minus sign."""
     return f"{value:{form}}".replace("-", "−")
 
 
 def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0, unit: str = "", *, sign: bool = False
          ) -> str:
-    """An estimate for people: ``3.9 % [0.4, 7.5]``; of one seed without an interval, of none empty."""
+    """Formats an estimate as ``3.9 % [0.4, 7.5]``, without an interval for one seed; empty for none."""
     shown = [number(factor * estimate[name], f"{'+' if sign else ''},.{digits}f") for name in (
         "interquartile_mean", "interval_low", "interval_high") if estimate[name] is not None]
     return f"{shown[0]}{unit}" + (f" [{', '.join(shown[1:])}]" if shown[1:] else "") if shown else ""
 
 
 def spearman(x: Any, y: Any) -> np.ndarray:
-    """Rank correlation of the last axes; NaN where one of them does not vary."""
+    """Returns the rank correlation of the last axes; NaN if one of them is constant."""
     x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (_ranks(np.asarray(x)), _ranks(np.asarray(y))))
     with np.errstate(invalid="ignore"):
         return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Along the last axis; equal ones share theirs."""
+    """Returns ranks along the last axis. Ties share theirs."""
     this, others = values[..., :, None], values[..., None, :]
     return (this > others).sum(-1) + ((this == others).sum(-1) + 1) / 2.0

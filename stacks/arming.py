@@ -1,4 +1,4 @@
-"""Whether the guard works, asked after it was deployed and before what it is to guard."""
+"""Checks that the guard works, after its own deployment and before the experiment's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.names import GUARD_STACK, VERSION_OUTPUT
 
 
 def check_version(client: Client) -> None:
-    """Checks that this checkout would not replace the guard by an older one.
+    """Checks that this checkout would not replace the guard with an older version.
 
     Raises:
         AccountError: It would.
@@ -27,20 +27,20 @@ def check_version(client: Client) -> None:
 
 
 def check_guard(client: Client) -> dict[str, str]:
-    """Lets the guard look once without doing anything.
+    """Makes the guard run one check without acting on it.
 
     Returns:
-        What people should know of it, labelled.
+        Labeled facts about the guard, for display.
 
     Raises:
-        AccountError: It would not guard.
+        AccountError: The guard would not work.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
     if stack is None:
         raise AccountError(f"the stack {GUARD_STACK} is not there: nothing would end a deployment")
     outputs = outputs_of(stack)
     if not {"RuleName", "GuardFunction", "ReportsTopic"} <= outputs.keys():
-        raise AccountError(f"the stack {GUARD_STACK} is {stack['StackStatus']}, and tells nothing of its rule: nothing "
+        raise AccountError(f"the stack {GUARD_STACK} is {stack['StackStatus']} and does not name its rule: nothing "
                            "would end a deployment")
     _check_rule(client, outputs)
     seen = _look(client, outputs["GuardFunction"])
@@ -61,7 +61,7 @@ def _check_rule(client: Client, outputs: dict[str, str]) -> None:
 
 
 def _look(client: Client, function: str) -> list[dict[str, Any]]:
-    """What the guard sees."""
+    """Returns what the guard sees."""
     answer = ask(lambda: client("lambda").invoke(FunctionName=function, Payload=b'{"rehearse": true}'))
     text = answer["Payload"].read().decode(errors="replace")
     try:
@@ -77,7 +77,7 @@ def _reports(client: Client, topic: str) -> str:
     try:
         subscribed = client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
     except ClientError as error:
-        return f"go to {topic}; who reads them cannot be told: {code_of(error)}"
+        return f"go to {topic}; its subscribers could not be listed: {code_of(error)}"
     if subscribed:
         return f"go to {', '.join(one['Endpoint'] for one in subscribed)}"
-    return "go to nobody yet: --mail YOU@EXAMPLE.ORG lets you hear of them"
+    return "have no subscriber yet: --mail YOU@EXAMPLE.ORG subscribes you"

@@ -1,4 +1,4 @@
-"""Names of resources that are not in the stack at hand."""
+"""ARNs of resources outside the current stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CDK app: the shared stacks, and those of the one experiment that the context names."""
+"""The CDK app: the shared stacks, and the stacks of the experiment that the context names."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from stacks.results import ResultsStack
 
 
 def make_app(settings: Mapping[str, Any]) -> cdk.App:
-    """Makes the app, to be synthesised.
+    """Returns the app, ready for synthesis.
 
     Its context has ``experiment``, the experiment file, and may have
 
-    - ``run``: the run's name; by default it follows from all that decides what the run's rounds are,
+    - ``run``: the run's name; by default derived from everything that decides the run's rounds,
     - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
-    - ``mail``: an address that hears of the guard, and of a budget of AWS;
-    - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`;
-    - ``zones``: names of the network's availability zones, with commas; by default the region's first three.
+    - ``mail``: an address that gets the guard's reports and alerts from AWS Budgets,
+    - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`,
+    - ``zones``: names of the network's availability zones, separated by commas; by default the region's first three.
 
     Args:
-        settings: The context of cdk.json. The CDK command line hands it over by itself, and more with ``-c``, which
-            comes first; given here, `python app.py` alone makes the same templates.
+        settings: The context of cdk.json. The CDK command line passes it on by itself, along with ``-c`` options, which
+            take precedence. Passing it here makes `python app.py` alone write the same templates.
 
     Raises:
-        ExperimentError: The context names no experiment that can be deployed.
+        ExperimentError: The context does not name a deployable experiment.
     """
     app = cdk.App(context=settings)
     context = app.node.try_get_context

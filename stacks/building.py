@@ -1,4 +1,4 @@
-"""Whether the program that builds images works here, and for the processors that a deployment wants."""
+"""Checks that the image builder works here, and for the processors that a deployment needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stacks.plan import Plan
 
 TOOL_TIMEOUT_S = 20.0
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
-"""Where Linux lists the programs that run others' machine code."""
+"""Where Linux lists the emulators for other processors' machine code."""
 _DOCKER_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 _QEMU_NAMES = {"x86_64": "qemu-x86_64", "arm64": "qemu-aarch64"}
 _PLATFORMS = re.compile(r"^Platforms:(.*)$", re.MULTILINE)
@@ -25,10 +25,10 @@ def check_tools(plan: Plan) -> str:
     """Checks that the images of a deployment can be built here.
 
     Returns:
-        A remark for people; empty if there is nothing to remark.
+        A remark for the user; may be empty.
 
     Raises:
-        AccountError: They cannot; the text says what to do.
+        AccountError: They cannot. The message says what to do.
     """
     program = os.environ.get("CDK_DOCKER", "docker")
     if shutil.which(program) is None:
@@ -48,7 +48,7 @@ def check_tools(plan: Plan) -> str:
 
 
 def _wanted(plan: Plan) -> Mapping[str, str]:
-    """The key of the experiment file that decides on each processor that images are built for."""
+    """Returns each processor that images are built for, with the experiment file's key that decides it."""
     learner = {plan.processor: f"learner.instance_types = {', '.join(plan.experiment.learner.instance_types)}"}
     architecture = plan.experiment.actor.architecture
     return {**(learner if plan.has_instance else {}),
@@ -73,18 +73,18 @@ def _check_processors(program: str, wanted: Mapping[str, str]) -> str:
 
 
 def _can_build(program: str, processor: str) -> bool | None:
-    """As buildx tells it, or else what Linux can run; None if neither is known."""
+    """Returns buildx's answer, or else whether Linux can run such binaries; None if neither is known."""
     try:
         done = _run(program, "buildx", "inspect")
     except (OSError, subprocess.TimeoutExpired):
         return None
     told = _PLATFORMS.findall(done.stdout) if done.returncode == 0 else []
     if told:
-        # A star marks what somebody said of a builder when they made it.
+        # A star marks platforms that were set by hand when the builder was created.
         names = {name.strip(" *") for line in told for name in line.split(",")}
         return f"linux/{_DOCKER_NAMES[processor]}" in names
     if not (BINFMT / "status").exists():
-        # No Linux, or it does not say.
+        # Not Linux, or the list is missing.
         return None
     entry = BINFMT / _QEMU_NAMES[processor]
     return entry.exists() and entry.read_text().startswith("enabled")

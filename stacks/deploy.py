@@ -1,6 +1,6 @@
-"""``python -m stacks.deploy EXPERIMENT.yaml``: tells what a deployment may cost, asks the account, and deploys.
+"""``python -m stacks.deploy EXPERIMENT.yaml``: shows a deployment's possible cost, checks the account, and deploys.
 
-What follows ``--`` goes to the CDK's command line.
+Arguments after ``--`` go to the CDK's command line.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from stacks.plan import Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
 
 TEARDOWN_S = 600.0
-"""What a teardown is taken to last, until its stack is gone."""
+"""Assumed time until a teardown's stack is gone."""
 _APPROVAL = "--require-approval"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Deploys an experiment, and returns the exit code.
 
-    It is the CDK's, 2 if nothing was deployed, 130 after Ctrl-C or a signal, or 1 if this machine fails, as with a
-    full disk.
+    The code is the CDK's, 2 if nothing was deployed, 130 after Ctrl-C or a signal, or 1 if this machine fails, such as
+    with a full disk.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[:words.index("--")] if "--" in words else words
     parser = _parser()
     options = parser.parse_args(own)
     if options.synth_only and words[len(own) + 1:]:
-        parser.error("what follows -- goes to the CDK's command line, which --synth-only does without")
+        parser.error("arguments after -- go to the CDK's command line, which --synth-only does not use")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # A CDK that outlives this command would go on deploying. What is ignored, as under nohup, stays ignored.
+        # A CDK that outlives this command would continue to deploy. Ignored signals, as under nohup, remain ignored.
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     try:
@@ -105,29 +105,29 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         try:
             return _deploy_stacks(plan, account, session, [*given, *approval, *more], has_mail="mail" in context)
         except KeyboardInterrupt:
-            print("\ninterrupted: CloudFormation goes on with what it has begun, and a learner that it starts trains; "
-                  f"the guard ends a deployment that does not train. `python -m runtime status {plan.name}` tells what "
-                  f"is there, `python -m runtime stop {plan.name}` ends it", file=sys.stderr)
+            print("\ninterrupted: CloudFormation continues what it has begun, and a learner that it starts trains. "
+                  f"The guard ends a deployment that does not train. `python -m runtime status {plan.name}` shows what "
+                  f"exists, `python -m runtime stop {plan.name}` ends it", file=sys.stderr)
             return 130
 
 
 def _tell(facts: Mapping[str, str]) -> None:
-    """Prints facts; those without a text are left out."""
+    """Prints facts, without those whose text is empty."""
     for line in laid_out(facts):
         print(line, flush=True)
 
 
 def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
-    """Asks once whether to deploy; returns what keeps the CDK from asking again.
+    """Asks once whether to deploy. Returns the arguments that keep the CDK from asking again.
 
-    Its question comes when the change set is made already, and fails if there is no terminal.
+    The CDK would ask after it has made the change set, and fail without a terminal.
 
     Args:
-        options: Of the command line.
-        more: What the caller hands to the CDK; its own choice counts.
+        options: The options of the command line.
+        more: The caller's arguments for the CDK; they take precedence.
 
     Raises:
-        RunError: Somebody says no, or nobody can be asked.
+        RunError: The answer is no, or there is no terminal.
     """
     is_chosen = any(word.startswith(_APPROVAL) for word in more)
     if not options.yes and (has_terminal() or not is_chosen):
@@ -138,10 +138,10 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
 def _prices(
     session: Session, experiment: ResolvedExperiment, path: object, *, is_dated: bool
 ) -> tuple[PriceTable, str]:
-    """Those of today, or else of the user's file, or of the dated table; with a remark for people.
+    """Returns today's prices, or the user's file, or the dated table, with a remark for the user.
 
     Raises:
-        RunError: They are not known.
+        RunError: The prices are unknown.
     """
     region = str(session.region_name)
     other = read_prices(str(path)) if path else elsewhere(PRICES, region)
@@ -163,7 +163,7 @@ def _prices(
 
 
 def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str], *, has_mail: bool) -> int:
-    """The guard first; and nothing that costs money unless it works."""
+    """Deploys the guard first, and nothing that costs money unless the guard works."""
     remark = make_service_roles(clients(session), cache_kind=plan.experiment.cache.kind,
                                 market=plan.experiment.learner.market if plan.has_instance else None)
     _tell({"roles": remark})
@@ -184,7 +184,9 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
 
 
 def _begin_rounds(client: Client, plan: Plan) -> str:
-    """Starts the state machine, now that all is there; returns what people should know.
+    """Starts the state machine after everything is deployed. Returns a remark for the user.
+
+    A bare ``cdk deploy`` does not start it, and so costs nothing.
 
     Raises:
         AccountError: It could not be started.
@@ -194,7 +196,7 @@ def _begin_rounds(client: Client, plan: Plan) -> str:
         raise AccountError(f"{plan.stack_name} is {stack.get('StackStatus', 'not there')}: it has no rounds to begin")
     machine, name = outputs_of(stack)[MACHINE_OUTPUT], execution_name(str(stack["StackId"]))
     try:
-        # With a name, as boto3 asks again when an answer is lost: that would start two.
+        # The name keeps boto3's retry after a lost answer from starting a second execution.
         started = ask(lambda: client("stepfunctions").start_execution(stateMachineArn=machine, name=name))
     except AccountError as error:
         raise AccountError(f"all is there, but its rounds were not begun, so that nothing but the guard's "
@@ -213,7 +215,7 @@ def _synthesise(options: argparse.Namespace) -> int:
 
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
-    """What the app is told of the command line."""
+    """Returns the app's context from the command line."""
     return {"experiment": os.path.abspath(options.experiment),
             **({"run": options.run} if options.run is not None else {}),
             **({"mail": checked_address(options.mail)} if options.mail is not None else {}),
@@ -221,10 +223,10 @@ def _context(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:
-    """Tells the limits of what is to be deployed; returns it, and the dollars that it needs at least.
+    """Prints the limits of the deployment. Returns its plan, and the dollars that it needs at least.
 
     Raises:
-        RunError: The file is wrong, or its budget too small.
+        RunError: The file is wrong, or its budget is too small.
     """
     plan = Plan.from_context(context.get)
     print("\n".join(limits(plan)), flush=True)
@@ -232,7 +234,7 @@ def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:
 
 
 def limits(plan: Plan) -> list[str]:
-    """What will exist, what bounds it, and what it costs, for people."""
+    """Returns lines that describe the deployment's parts, limits and costs."""
     experiment, learner, actor = plan.experiment, plan.experiment.learner, plan.experiment.actor
     expected, usd = plan.estimate, experiment.budget.usd
     start = plan.start
@@ -255,7 +257,7 @@ def limits(plan: Plan) -> list[str]:
         "budget": f"${usd:g}, also if the learner hangs or dies, as long as the guard runs: the learner may spend "
                   f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
                   f"${expected.tail_usd:.2f} are kept for taking everything down",
-        "an hour": f"${burn_usd:.3f} at most for what stands, with disk, address, dashboard, alarms, metrics and "
+        "an hour": f"${burn_usd:.3f} at most for running resources, with disk, address, dashboard, alarms, metrics and "
                    f"images: learner ${expected.learner_usd_per_hour:.3f} ({_dearest(plan)}), "
                    f"cache ${expected.cache_usd_per_hour:.3f}, "
                    f"warm actors ${expected.provisioned_usd_per_hour:.3f}; " + (
@@ -273,8 +275,8 @@ def limits(plan: Plan) -> list[str]:
         "without it": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
                       f"{_whence(plan)}: "
                       f"${burn_usd * alone_hours:.2f} in all{functions}; then "
-                      f"${stays_usd:.3f} an hour for cache and warm actors until somebody stops them; two alarms "
-                      "tell whoever subscribes to its reports",
+                      f"${stays_usd:.3f} an hour for cache and warm actors until you stop them; two alarms "
+                      "notify the subscribers of its reports",
         "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
         "shared": "network, guard and results bucket: about $0.60 a month",
         "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
@@ -283,7 +285,7 @@ def limits(plan: Plan) -> list[str]:
 
 
 def _pool_limits(plan: Plan) -> dict[str, str]:
-    """What differs if the trainer is a process of the user's own."""
+    """Returns the lines that differ if the trainer is the user's own process."""
     expected, budget = plan.estimate, plan.experiment.budget
     warm_usd = expected.provisioned_usd_per_hour
     actors_usd = _hour_usd(plan, plan.experiment.scaler.most_actors, plan.experiment.actor.memory_mib)
@@ -293,14 +295,15 @@ def _pool_limits(plan: Plan) -> dict[str, str]:
         "budget": f"${budget.usd:g}, also if your process hangs or dies, as long as the guard runs: the pool may spend "
                   f"${budget.usd - expected.tail_usd:.4f}; ${expected.tail_usd:.4f} are kept for taking everything "
                   "down",
-        "an hour": f"${expected.burn_usd_per_hour:.4f} for what stands: warm actors ${warm_usd:.3f}, the rest is the "
-                   f"image and the heartbeat; actors at work come on top, all of them all the time ${actors_usd:.2f}",
+        "an hour": f"${expected.burn_usd_per_hour:.4f} for running resources: warm actors ${warm_usd:.3f}, the rest "
+                   "is the image and the heartbeat; actors at work come on top, all of them all the time "
+                   f"${actors_usd:.2f}",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the pool is closed, when ${budget.usd:g} "
                  f"less ${expected.tail_usd:.4f} can have been spent, when the pool is silent for {LATE_S / 60:.0f} "
                  f"minutes, when none was opened in {MISSING_S / 60:.0f}, or after budget.lifetime_hours = "
                  f"{budget.lifetime_hours:g}",
         "without it": f"if the guard fails too, the pool still ends at its budget; then ${warm_usd:.3f} an hour for "
-                      "warm actors until somebody stops them; two alarms tell whoever subscribes to its reports",
+                      "warm actors until you stop them; two alarms notify the subscribers of its reports",
         "after that": "the image, $0.10 a GB and month, until you delete it; results are on your disk"}
 
 
@@ -309,13 +312,13 @@ def _minutes(seconds: float) -> str:
 
 
 def _hour_usd(plan: Plan, functions: int, memory_mib: int) -> float:
-    """An hour of so many functions that never rest, on demand."""
+    """Returns the on-demand price of an hour of functions that run without a pause."""
     return 3600 * functions * memory_mib / 1024 * plan.prices.functions[
         plan.experiment.actor.architecture].on_demand_usd
 
 
 def _promised(plan: Plan) -> str:
-    """The most that learner functions can cost at a time, before it is known what they did."""
+    """Describes the most that learner functions can cost before their bills are known."""
     experiment = plan.experiment
     model = CostModel(experiment.actor, experiment.learner, plan.prices, cache_kind=experiment.cache.kind,
                       round_deadline_s=0.0, traffic_bytes_max=0)
@@ -346,7 +349,7 @@ def _end_without_guard(plan: Plan) -> str:
 def _whence(plan: Plan) -> str:
     if plan.lifetime_hours == plan.experiment.budget.lifetime_hours:
         return ""
-    return ", when what stands has cost budget.usd at least"
+    return ", when running resources have cost at least budget.usd"
 
 
 def _dearest(plan: Plan) -> str:
@@ -356,7 +359,7 @@ def _dearest(plan: Plan) -> str:
 
 
 def account_lines(plan: Plan, account: Account) -> list[str]:
-    """What the account restricts of the plan, for people."""
+    """Returns lines that show how the account restricts the plan."""
     learner = plan.experiment.learner
     refused = [name for name in learner.instance_types if name not in account.usable_types] if plan.has_instance else []
     lines = [f"account      {account.account_id}, {account.region}"]
@@ -383,12 +386,12 @@ def _concurrency_lines(plan: Plan, account: Account) -> list[str]:
 
 
 def _check_budget(plan: Plan) -> float:
-    """Checks that the budget holds a start, a round and the teardown; returns what these can cost, in dollars.
+    """Checks that the budget holds a start, a round and the teardown. Returns their worst-case cost in dollars.
 
-    The round is one with as many actors at once as the account lets, if that is known already.
+    The round has at most the actors that the account can run at once, if that number is known.
 
     Raises:
-        AccountError: The start and the end would use the budget up.
+        AccountError: The budget is too small.
     """
     learners = plan.experiment.learner.chosen.functions_at_once
     if learners and plan.concurrency == 0:
@@ -422,16 +425,16 @@ def _check_budget(plan: Plan) -> float:
 
 
 def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) -> None:
-    """Tells what earlier deployments of the run have cost, and checks that the budget holds another one.
+    """Prints the cost of the run's earlier deployments, and checks that the budget holds another one.
 
     Args:
-        plan: What is to be deployed.
-        needed_usd: What it needs at least.
-        client: Of any service.
+        plan: The deployment.
+        needed_usd: The least that it needs.
+        client: Makes the client of a service.
         now_s: Seconds since 1970.
 
     Raises:
-        AccountError: The budget does not hold it, or a deployment of that name is being taken down.
+        AccountError: The budget is too small, or a deployment of that name is being taken down.
         LedgerError: The ledger cannot be read.
     """
     ledger = find_ledger(client)
@@ -460,12 +463,12 @@ def _check_no_teardown(plan: Plan, ledger: Ledger, client: Client, now_s: float)
     """Checks that no deployment of that name is being taken down.
 
     Raises:
-        AccountError: One is; the text says for how long to wait.
+        AccountError: One is. The message says how long to wait.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name))
     deployed = read_deployment(stack) if stack else None
     if deployed is None or deployed.status == "ROLLBACK_COMPLETE":
-        # The CDK clears away what is left of a failed creation, and the guard bills it.
+        # The CDK removes the rest of a failed creation, and the guard bills it.
         return
     entry = ledger.get(deployed.run)
     order = entry.order_for(deployed.stack) if entry else None
@@ -479,7 +482,7 @@ def _check_no_teardown(plan: Plan, ledger: Ledger, client: Client, now_s: float)
 
 
 def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:
-    """The most that a run's deployments have cost, with all that the end of one can cost that is not closed yet."""
+    """Returns the most that a run's deployments can have cost, including the teardown of one that is still open."""
     if not entry.is_open:
         return entry.promised_usd
     stack = ask(lambda: find_stack(client("cloudformation"), entry.stack))
@@ -490,7 +493,7 @@ def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:
 
 
 def _rounded_up(usd: float) -> str:
-    """To whole cents: what is named must be accepted."""
+    """Rounds up to whole cents, so that the amount in a message is accepted."""
     return f"{math.ceil(usd * 100) / 100:.2f}"
 
 
@@ -499,17 +502,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m stacks.deploy",
         usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS] [--prices FILE] [--dated-prices] "
               "[--yes | --synth-only] [-- ARGUMENT ...]",
-        description="Deploy one experiment to AWS.", epilog="What follows -- goes to the CDK's command line.")
+        description="Deploy one experiment to AWS.", epilog="Arguments after -- go to the CDK's command line.")
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
-    parser.add_argument("--run", metavar="NAME", help="name of the run (default: it follows from the experiment, so "
+    parser.add_argument("--run", metavar="NAME", help="name of the run (default: derived from the experiment, so "
                         "that the same experiment continues its run)")
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices of your region, for what the Price List "
-                        f"API does not tell (default: those of {PRICES.region} on {PRICES.as_of}, times "
+                        f"API does not list (default: {PRICES.region}'s of {PRICES.as_of}, times "
                         f"{ELSEWHERE:g} in another region)")
-    parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and count with "
+    parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and use "
                         "those prices (default: ask it)")
-    parser.add_argument("--mail", metavar="ADDRESS", help="let AWS write to this address: what the guard does, its "
-                        "alarms, and when the account has cost more in a month than AWS Budgets was told")
+    parser.add_argument("--mail", metavar="ADDRESS", help="let AWS send mail to this address: the guard's reports and "
+                        "alarms, and a notice if the account exceeds its monthly AWS budget")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
     how.add_argument("--synth-only", action="store_true",

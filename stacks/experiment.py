@@ -1,4 +1,4 @@
-"""One experiment: made by one command, and gone with one, but for its results."""
+"""The stack of one experiment: one command creates it, and one deletes all of it but its results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stacks.results import ResultsStack
 
 
 class ExperimentStack(Stack):
-    """Actors, cache, learner and dashboard of one experiment. Nothing in it outlives it.
+    """Actors, cache, learner and dashboard of one experiment. Its resources are deleted with it.
 
-    With ``fleet.kind: local`` actors are processes of the learner: there is neither a function nor a cache. With
-    ``learner.kind: function`` there is no instance: all are functions. With ``learner.kind: external`` there are only
-    actors, and the role of the pool that samples with them.
+    With ``fleet.kind: local`` actors are processes of the learner, so there is no function and no cache. With
+    ``learner.kind: function`` there is no instance: everything is a function. With ``learner.kind: external`` there are
+    only actors, and the role of the pool that samples with them.
     """
 
     def __init__(
         self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack, results: ResultsStack,
         guard: GuardStack,
     ) -> None:
-        # The stack's own tags too: by them the guard finds it.
+        # The guard finds the stack by these tags.
         super().__init__(scope, construct_id, description=f"Nitro: experiment {plan.name}, run {plan.run}",
                          tags=_tags(plan))
         cache = make_cache(self, plan=plan, network=network, results_bucket=results.bucket)
@@ -61,7 +61,7 @@ class ExperimentStack(Stack):
         }.items():
             CfnOutput(self, name, value=value)
         guard.add_check(self)
-        # All that can be tagged, so that a bill can be told apart, and leftovers found.
+        # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)
 

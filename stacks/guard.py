@@ -1,7 +1,7 @@
-"""The guard of all experiments, outside of what it guards: a ledger, a function that looks once a minute, and reports.
+"""The guard of all experiments, separate from what it guards: a ledger, a function that runs every minute, and reports.
 
-It is deployed before the first experiment and stays; idle it costs about 60 cents a month. An experiment's stack
-imports its ledger, so CloudFormation does not let the guard be deleted while there is anything to guard.
+It is deployed before the first experiment and remains; idle, it costs about 60 cents a month. An experiment's stack
+imports its ledger, so CloudFormation refuses to delete the guard while an experiment exists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stacks.staging import GUARD_MODULE, guard_files
 
 MEMORY_MIB = 256
 TIMEOUT_S = 110
-"""Nearly two intervals: what one tick does not finish, the next one goes on with."""
+"""Nearly two intervals. The next tick continues work that one does not finish."""
 SILENT_PERIODS = 5
 _MINUTE = Duration.minutes(1)
 _STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
@@ -55,7 +55,7 @@ _MACHINES = arn_of("states", f"stateMachine:{STACK_PREFIX}*{COORDINATOR_SUFFIX}"
 _EXECUTIONS = arn_of("states", f"execution:{STACK_PREFIX}*{COORDINATOR_SUFFIX}:*")
 _FUNCTIONS, *_OTHER_FUNCTIONS = (arn_of("lambda", f"function:{STACK_PREFIX}*{suffix}") for suffix in (
     ACTOR_SUFFIX, COORDINATOR_SUFFIX, LEARNER_SUFFIX))
-"""Those of actors, and all others."""
+"""Function names: actors', and all others."""
 _VERSIONS = f"{_FUNCTIONS}:*"
 _CACHES = {kind: arn_of("elasticache", f"{kind.lower()}:{CACHE_PREFIX}*") for kind in (
     "ServerlessCache", "ReplicationGroup")}
@@ -66,7 +66,7 @@ class GuardStack(Stack):
 
     Attributes:
         ledger: The table; its key is the run.
-        reports: The topic of what it does, and of its alarms.
+        reports: The topic of its reports and alarms.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, network: NetworkStack) -> None:
@@ -75,7 +75,7 @@ class GuardStack(Stack):
         Args:
             scope: The app.
             construct_id: The stack's name.
-            network: Has the role that actor functions get when they leave it.
+            network: Owns the role that actor functions get when they leave it.
         """
         super().__init__(scope, construct_id, description="Nitro: ends experiments whose money or time is up")
         self.ledger = dynamodb.Table(
@@ -90,19 +90,19 @@ class GuardStack(Stack):
         self._log_group = make_log_group(self, "Logs", retention=logs.RetentionDays.ONE_MONTH)
         self._role = self._make_role(network)
         self._function = self._make_function()
-        # The function's rights first: a tick without them would end nothing.
+        # The function's rights come first: without them a tick could end nothing.
         rule = events.Rule(
             self, "EveryMinute", description="Lets the guard look at all experiments",
             schedule=events.Schedule.rate(Duration.seconds(INTERVAL_S)),
             targets=[targets.LambdaFunction(self._function, retry_attempts=0, max_event_age=_MINUTE)])
         rule.node.add_dependency(self._role)
         self._add_alarms()
-        # Whatever the experiment at hand needs of it: deploying one must not take away what another one uses.
+        # Exported even if this experiment needs none: deploying one must not remove exports that another uses.
         self.export_value(self.ledger.table_name)
         self.export_value(self.ledger.table_arn)
         self.export_value(self._function.function_arn)
         self.export_value(self.reports.topic_arn)
-        # Asked of the function as it is by then: an older one refuses, and CloudFormation takes the update back.
+        # The updated function answers: an older version refuses, and CloudFormation rolls the update back.
         _ask(self, "Replacement", VERSION_TYPE, self._function)
         for name, value in {VERSION_OUTPUT: str(VERSION), LEDGER_OUTPUT: self.ledger.table_name,
                             "GuardFunction": self._function.function_name,
@@ -110,17 +110,17 @@ class GuardStack(Stack):
             CfnOutput(self, name, value=value)
 
     def add_check(self, stack: Stack) -> None:
-        """Lets ``stack`` ask the guard whether it guards, before anything else of the stack is made."""
+        """Makes ``stack`` check that the guard works before it creates anything else."""
         check = _ask(stack, "GuardCheck", CHECK_TYPE, self._function)
         for child in stack.node.children:
             if child is not check:
                 child.node.add_dependency(check)
 
     def grant_write(self, role: iam.IRole, run: str) -> None:
-        """Lets ``role`` write its own part of the entry of that run, and read it and when the guard last looked.
+        """Lets ``role`` write its own attributes of the run's entry, and read them and when the guard last looked.
 
-        ``dynamodb:Attributes`` are the names in a request, those of its conditions included; what is only returned
-        (ALL_NEW) is not among them, and may be read anyway.
+        ``dynamodb:Attributes`` lists the names in a request, including its conditions. Attributes that are only
+        returned (ALL_NEW) are not in it, so the role can read them anyway.
 
         Args:
             role: The learner's.
@@ -137,7 +137,7 @@ class GuardStack(Stack):
 
     def _make_topic(self) -> sns.Topic:
         topic = sns.Topic(self, "Reports", display_name="Nitro", enforce_ssl=True)
-        # Once a topic has a policy of its own, alarms need a right to it.
+        # A topic with its own policy must grant alarms the right to publish.
         topic.add_to_resource_policy(iam.PolicyStatement(
             sid="Alarms", actions=["sns:Publish"], resources=[topic.topic_arn],
             principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
@@ -151,7 +151,7 @@ class GuardStack(Stack):
                           *self._actor_statements(), *self._network_statements(network),
                           *self._cache_statements()):
             role.add_to_policy(statement)
-        acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find what nobody announced")
+        acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find unannounced resources")
         for resource in (_STACKS, _GROUPS, _INSTANCES, _FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS, _MACHINES, _EXECUTIONS,
                          *_CACHES.values()):
             acknowledge_wildcard(
@@ -168,9 +168,9 @@ class GuardStack(Stack):
         ]
 
     def _stack_statements(self) -> list[iam.PolicyStatement]:
-        """A stack is deleted with the role that it was made with, which CloudFormation remembers."""
+        """CloudFormation deletes a stack with the role that created it, which it remembers."""
         return [
-            # DescribeStacks without a name lists all stacks; AWS asks for both rights then.
+            # DescribeStacks without a name lists all stacks, for which AWS requires both rights.
             iam.PolicyStatement(sid="FindStacks", resources=["*"],
                                 actions=["cloudformation:DescribeStacks", "cloudformation:ListStacks"]),
             iam.PolicyStatement(sid="DeleteStacks", resources=[_STACKS],
@@ -191,7 +191,7 @@ class GuardStack(Stack):
         ]
 
     def _actor_statements(self) -> list[iam.PolicyStatement]:
-        """Among them the right to invoke: an actor sets the stop key if the learner cannot."""
+        """Includes the right to invoke: an actor sets the stop key if the learner cannot."""
         return [
             iam.PolicyStatement(sid="BarFunctions", resources=[_FUNCTIONS, *_OTHER_FUNCTIONS],
                                 actions=["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"]),
@@ -201,12 +201,12 @@ class GuardStack(Stack):
         ]
 
     def _network_statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
-        """A function leaves the network with a change of its configuration, once no version of it is left."""
+        """A function leaves the network by a configuration change, after all its versions are deleted."""
         actions = ("GetFunctionConfiguration", "UpdateFunctionConfiguration", "ListVersionsByFunction", "DeleteAlias")
         return [
             iam.PolicyStatement(sid="LeaveNetwork", actions=[f"lambda:{action}" for action in actions],
                                 resources=[_FUNCTIONS]),
-            # Nobody says whether IAM is asked about the function or its version.
+            # AWS does not document whether IAM checks the function's ARN or the version's.
             iam.PolicyStatement(sid="DeleteVersions", actions=["lambda:DeleteFunction"],
                                 resources=[_FUNCTIONS, _VERSIONS]),
             iam.PolicyStatement(sid="LeaveRole", actions=["iam:PassRole"],
@@ -215,7 +215,7 @@ class GuardStack(Stack):
         ]
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
-        """With what ElastiCache asks of the caller besides; it takes network interfaces away with a role of its own."""
+        """Includes rights that ElastiCache requires of its caller. Its own role deletes network interfaces."""
         return [
             *(iam.PolicyStatement(sid=f"Delete{name}s", resources=[caches], actions=[
                 f"elasticache:Describe{name}s", f"elasticache:Delete{name}"]) for name, caches in _CACHES.items()),
@@ -241,12 +241,12 @@ class GuardStack(Stack):
                 role=self._role,
                 log_group=self._log_group,
             )
-        # A tick that Lambda could not start by then is late: the next one looks.
+        # If Lambda cannot start a tick by then, the next one takes over.
         function.configure_async_invoke(retry_attempts=0, max_event_age=_MINUTE)
         return function
 
     def _add_alarms(self) -> None:
-        """A guard that fails, or does not look, is the one thing that it cannot report itself."""
+        """Adds alarms for what the guard cannot report itself: that it fails, or does not run."""
         comparison = cloudwatch.ComparisonOperator
         failing = self._function.metric_errors(period=_MINUTE).create_alarm(
             self, "Failing", threshold=1, evaluation_periods=1,
@@ -266,10 +266,10 @@ class GuardStack(Stack):
 
 
 def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction) -> CustomResource:
-    """A question of CloudFormation's; see `runtime.guard.check`."""
+    """Adds a check that CloudFormation makes; see `runtime.guard.check`."""
     asked = CustomResource(stack, construct_id, resource_type=kind, service_token=function.function_arn,
                            properties={"Version": VERSION}, service_timeout=Duration.seconds(ANSWER_S))
-    # There is nothing to delete, and nobody to ask when the guard goes.
+    # There is nothing to delete, and no function to answer once the guard is gone.
     asked.apply_removal_policy(RemovalPolicy.RETAIN)
     return asked
 

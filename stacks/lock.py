@@ -1,8 +1,11 @@
-"""Writes the images' lock files again: ``make lock``, after a change of the project's requirements.
+"""Rewrites the images' lock files: ``make lock``, after the project's requirements change.
 
-They hold the hash of each file of each requirement's version, and let pip take wheels only. Versions are not chosen
-here: the actor's stand in its own file, the learner's in the project's, and those of CUDA follow from torch. Needs
-``uv``.
+They contain the hash of every file of each pinned version, and restrict pip to wheels. Versions are not chosen here:
+the actor's come from its own file, the learner's from the project's, and CUDA's follow from torch. Needs ``uv``, which
+refuses a requirement without a wheel for either processor.
+
+PyPI's torch includes CUDA, so the CPU builds come from PyTorch's own index. requirements-cpu.txt is not rewritten here.
+The Dockerfiles pin their base image by digest. Debian's packages and an environment's own package are not pinned.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PLATFORMS = ("x86_64-manylinux_2_36", "aarch64-manylinux_2_36")
-"""Of both images, which have Debian 12's glibc."""
+"""Both images have Debian 12's glibc."""
 _ACTOR = ROOT / "lambda_actor" / "requirements.txt"
 _ONNX = ROOT / "lambda_actor" / "requirements-onnx.txt"
 _LEARNER = ROOT / "stacks" / "learner_image"
@@ -24,10 +27,10 @@ _WRITTEN = "# Written by `make lock`.\n"
 
 
 def _locked(requirements: Iterable[str], *options: str) -> str:
-    """What uv makes of requirements.
+    """Returns the requirements as uv locks them.
 
     Raises:
-        SystemExit: One has no wheel, or uv is missing.
+        SystemExit: A requirement has no wheel, or uv is missing.
     """
     try:
         done = subprocess.run(
@@ -42,20 +45,20 @@ def _locked(requirements: Iterable[str], *options: str) -> str:
 
 
 def _write(path: Path, header: str, pins: dict[str, str]) -> None:
-    """Writes the lock file of pins, each of which must have a wheel for either processor."""
+    """Writes the lock file of pins. Each must have a wheel for both processors."""
     for platform in PLATFORMS:
         _locked(pins.values(), "--no-deps", "--python-platform", platform)
     path.write_text(header + _WRITTEN + _locked(pins.values(), "--no-deps", "--universal"))
 
 
 def _pins(path: Path) -> dict[str, str]:
-    """By name the lines of a file that name requirements, without what follows the version and its marker."""
+    """Returns a file's requirements by name, up to the version and its marker."""
     return {line.partition("==")[0]: line.removesuffix("\\").strip() for line in path.read_text().splitlines()
             if re.match(r"[A-Za-z].*==", line)}
 
 
 def main() -> int:
-    """Writes all but requirements-cpu.txt, whose two files only PyTorch's own index has."""
+    """Writes all lock files but requirements-cpu.txt, whose two wheels exist only in PyTorch's own index."""
     actor, project = _pins(_ACTOR), _pins(ROOT / "requirements.txt")
     common = {name: pin for name, pin in project.items() if name != "torch"}
     _write(_ACTOR, "# What the actor image installs, and nothing else, with everything that it brings along.\n", actor)
@@ -66,7 +69,7 @@ def main() -> int:
     _write(_LEARNER / "requirements.txt", "# What the learner image installs, but for torch: ../../requirements.txt.\n",
            common)
     cuda = _LEARNER / "requirements-cuda.txt"
-    # uv keeps the versions that the file has, if they still fit.
+    # uv keeps the file's versions if they still fit.
     _locked(project.values(), "--python-platform", PLATFORMS[0], "--output-file", str(cuda),
             *(f"--no-emit-package={name}" for name in common))
     cuda.write_text("# torch for GPUs, all of x86_64: PyPI's build, and the CUDA libraries that it brings along.\n"

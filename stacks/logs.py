@@ -1,4 +1,4 @@
-"""Logs that go with their stack."""
+"""Log groups that are deleted with their stack."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from constructs import Construct
 def make_log_group(
     scope: Construct, construct_id: str, *, retention: logs.RetentionDays = logs.RetentionDays.ONE_WEEK
 ) -> logs.LogGroup:
-    """Makes a log group, which is deleted with its stack."""
+    """Returns a log group that is deleted with its stack."""
     return logs.LogGroup(scope, construct_id, retention=retention, removal_policy=RemovalPolicy.DESTROY)
 
 
 def log_statement(group: logs.ILogGroup) -> iam.PolicyStatement:
     """Returns the right to log.
 
-    It has no logs:CreateLogGroup: a log written after the stack is gone would bring the group back, for ever.
+    It omits logs:CreateLogGroup: a late log line would recreate the group after the stack is gone, and it would remain.
     """
     return iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
                                resources=[group.log_group_arn])

@@ -1,6 +1,6 @@
-"""Who hears of the guard, and a second limit that does not depend on it: made by ``--mail ADDRESS``, and stays.
+"""Mail from the guard, and a second limit that does not depend on it. ``--mail ADDRESS`` creates it, and it remains.
 
-A stack of its own: a deployment without the option takes nobody's mail away.
+It is a separate stack, so a later deployment without the option does not unsubscribe anyone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from runtime.errors import ExperimentError
 from stacks.guard import GuardStack
 
 SHARED_USD = 1.0
-"""A month of what all experiments share, rounded up."""
+"""A month of the shared stacks, in dollars, rounded up."""
 SHARES = (80, 100)
-"""Per cent of the budget at which AWS writes."""
+"""Percentages of the budget at which AWS sends mail."""
 _ADDRESS = re.compile(r"[\w.+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", re.ASCII)
 
 
 class MailStack(Stack):
-    """A person's subscription to the guard's reports and alarms, and an AWS Budget of the whole account.
+    """A mail subscription to the guard's reports and alarms, and an AWS Budget for the whole account.
 
-    The budget has no filter: one by tag counts nothing until somebody activates the tag for cost allocation, and then
-    only what is billed from the next day on. A limit that silently does not apply would be worse than none.
+    The budget has no filter. A tag filter counts nothing until the tag is activated for cost allocation, and then only
+    costs from the next day on. A limit that silently does not apply would be worse than none.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, guard: GuardStack, address: str, usd: float) -> None:
@@ -36,9 +36,9 @@ class MailStack(Stack):
         Args:
             scope: The app.
             construct_id: The stack's name.
-            guard: Whose topic is subscribed to.
-            address: Checked.
-            usd: Budget of the experiment at hand; a month's is that, and what is shared, in whole dollars.
+            guard: Owner of the topic to subscribe to.
+            address: A checked address.
+            usd: The experiment's budget. The monthly budget adds the shared stacks, in whole dollars.
         """
         super().__init__(scope, construct_id, description="Nitro: mail from the guard, and a budget beside it")
         sns.CfnSubscription(self, "Reports", topic_arn=guard.reports.topic_arn, protocol="email", endpoint=address)
@@ -55,10 +55,10 @@ class MailStack(Stack):
 
 
 def checked_address(text: object) -> str:
-    """``text`` itself, if mail can be sent there; a context key may hold anything.
+    """Returns ``text`` if it is a mail address. A context key may hold anything.
 
     Raises:
-        ExperimentError: It is no address.
+        ExperimentError: It is not an address.
     """
     if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
         raise ExperimentError(f"mail = {text!r} is not allowed; allowed: one address such as you@example.org")

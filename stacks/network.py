@@ -1,8 +1,9 @@
 """The network that all experiments share.
 
-It stays when an experiment is taken down: network interfaces of functions can hold a VPC's deletion up for most of an
-hour, and idle it costs nothing. No NAT gateways and no interface endpoints, therefore: actors reach the cache and S3
-and nothing else, the learner has a public address.
+It remains when an experiment is taken down: functions' network interfaces can delay a VPC's deletion for most of an
+hour, and idle it costs nothing. To keep it free, it has no NAT gateways and no interface endpoints: actors reach only
+the cache and S3, and the learner has a public address. The actors' security group is here because the same interfaces
+would delay the deletion of a group in the experiment's stack.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443
 ZONES = 3
-"""No more than ElastiCache Serverless can use."""
+"""ElastiCache Serverless can use no more."""
 ISOLATED = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
 PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
 
 
 class NetworkStack(Stack):
-    """A VPC with public and isolated subnets, and the actors' security group; or a VPC that is there already.
+    """A VPC with public and isolated subnets, and the actors' security group; or an existing VPC.
 
     Attributes:
-        vpc: The VPC. Its default security group is left as AWS made it, open among its members: CloudFormation can
-            only close it through a Lambda function with rights on EC2, which would be the larger hole. Nothing here
-            is a member.
-        is_own: Whether the VPC was there already. Only learners are in it, then, without public addresses.
-        learner_subnets: Ids of the subnets that learners are started in.
-        actors: Security group of every experiment's actors: out to the caches and to S3, nothing in. There is none in a
-            VPC that was there already.
-        interfaces_role: What an actor function gets when it leaves the network: Lambda deletes its interfaces, up to 20
-            minutes later, with its role, and that of the experiment is gone by then.
+        vpc: The VPC. Its default security group keeps AWS' default: open among its members. CloudFormation could close
+            it only through a Lambda function with rights on EC2, which would be the larger hole. Nothing here is a
+            member.
+        is_own: Whether the VPC is an existing one. Then only learners run in it, without public addresses.
+        learner_subnets: Ids of the subnets in which learners start.
+        actors: Security group of every experiment's actors: out to the caches and to S3, nothing in. An existing VPC
+            has none.
+        interfaces_role: The role that an actor function gets when it leaves the network. Lambda uses a function's role
+            to delete its interfaces up to 20 minutes later, when the experiment's own role is gone.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class NetworkStack(Stack):
         Args:
             scope: The app.
             construct_id: The stack's name.
-            zones: Names of the availability zones; GPU instances and ElastiCache want several, and not every zone has
-                everything. None takes the region's first three.
+            zones: Names of the availability zones. GPU instances and ElastiCache need several, and not every zone has
+                everything. None uses the region's first three.
             results_bucket: The only bucket that can be read from the isolated subnets.
-            own: A VPC that is there already.
+            own: An existing VPC.
         """
         super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
         self.is_own = own is not None
@@ -93,14 +94,14 @@ class NetworkStack(Stack):
 
     def _add_flow_log(self) -> None:
         group = make_log_group(self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH)
-        # What was refused: the rest would be a record of every packet to the cache.
+        # Refused traffic only: everything else would record every packet to the cache.
         self.vpc.add_flow_log("FlowLog", destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
                               traffic_type=ec2.FlowLogTrafficType.REJECT)
 
     def _add_endpoint(self, results_bucket: s3.IBucket) -> None:
-        """A gateway endpoint, which is free, in the isolated subnets only.
+        """Adds a gateway endpoint, which is free, to the isolated subnets only.
 
-        It lets any role of this account through, within rights of its own: roles come and go with experiments.
+        It admits any role of this account, within that role's own rights, because roles come and go with experiments.
         """
         bucket = self.vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[ISOLATED])
         bucket.add_to_policy(iam.PolicyStatement(
@@ -126,9 +127,9 @@ class NetworkStack(Stack):
         return role
 
     def _export_all(self) -> None:
-        """Exports what any experiment may import.
+        """Exports everything that any experiment may import.
 
-        If that followed from the experiment at hand, deploying one would take away what another one still uses.
+        If the current experiment decided that, deploying it could remove an export that another one still uses.
         """
         self.export_value(self.vpc.vpc_id)
         self.export_value(self.actors.security_group_id)

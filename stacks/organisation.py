@@ -1,7 +1,7 @@
 """What an organisation asks of every stack: its tags, and a network of its own. See docs/guides/deploy.md.
 
 A permissions boundary and a bootstrap qualifier are the CDK's own context keys. The CDK silently ignores a boundary in
-a form that it does not know; that is refused here.
+a form that it does not know, so it is checked here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stacks.plan import Plan
 
 _TAG = re.compile(r"(?!aws:|nitro:)[\w.:/+@ -]{1,128}=[\w.:/+@ -]{0,256}", re.ASCII | re.IGNORECASE)
 _TAGS_MAX = 40
-"""AWS allows 50 on most resources; ten are left for those of an experiment, and for names."""
+"""AWS allows 50 on most resources. Ten are left for an experiment's own tags and for names."""
 _BOUNDARY = "@aws-cdk/core:permissionsBoundary"
 _BOUNDARIES = {"name": re.compile(r"[\w+=,.@/${}:-]+"), "arn": re.compile(r"arn:\S+:policy/\S+")}
 _VPC, _SUBNET = re.compile(r"vpc-[0-9a-f]{8,17}"), re.compile(r"subnet-[0-9a-f]{8,17}")
@@ -26,11 +26,11 @@ _VPC, _SUBNET = re.compile(r"vpc-[0-9a-f]{8,17}"), re.compile(r"subnet-[0-9a-f]{
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """A network that is there already, in which the learner has no public address.
+    """An existing network, in which the learner has no public address.
 
     Attributes:
         vpc: Its id.
-        subnets: Ids of subnets with a way out to AWS.
+        subnets: Ids of subnets with a route to AWS' services.
     """
 
     vpc: str
@@ -38,10 +38,10 @@ class OwnNetwork:
 
     @classmethod
     def from_context(cls, context: Callable[[str], Any], plan: Plan) -> OwnNetwork | None:
-        """The network that the context keys ``vpc`` and ``subnets`` name; None if neither is set.
+        """Returns the network that the context keys ``vpc`` and ``subnets`` name; None if neither is set.
 
         Raises:
-            ExperimentError: They are wrong, or the experiment needs more of a network.
+            ExperimentError: They are invalid, or the experiment needs more from a network.
         """
         vpc, subnets = context("vpc"), context("subnets")
         if vpc is None and subnets is None:
@@ -61,13 +61,13 @@ class OwnNetwork:
 
 
 def add_tags(app: cdk.App, value: object) -> None:
-    """Adds an organisation's tags to all stacks and all that is in them.
+    """Adds an organization's tags to all stacks and their resources.
 
     Args:
-        value: Of the context key ``tags``: ``KEY=VALUE,KEY=VALUE``; None if there are none.
+        value: The value of the context key ``tags``: ``KEY=VALUE,KEY=VALUE``; None if there are none.
 
     Raises:
-        ExperimentError: They are no tags, or would replace those by which the guard finds an experiment.
+        ExperimentError: The value is invalid, or would replace the tags by which the guard finds an experiment.
     """
     words = [] if value is None else str(value).split(",")
     if wrong := [word for word in words if not _TAG.fullmatch(word)]:
@@ -75,8 +75,8 @@ def add_tags(app: cdk.App, value: object) -> None:
                               "that do not begin with aws: or nitro:")
     keys = [word.partition("=")[0] for word in words]
     if twice := [key for place, key in enumerate(keys) if key.casefold() in map(str.casefold, keys[:place])]:
-        raise ExperimentError(f"tags = {value!r} is not allowed: {twice[0]!r} stands there twice; IAM does not tell "
-                              "upper from lower case")
+        raise ExperimentError(f"tags = {value!r} is not allowed: {twice[0]!r} is in it twice; IAM does not "
+                              "distinguish upper from lower case")
     if len(words) > _TAGS_MAX:
         raise ExperimentError(f"tags: {len(words)} tags; allowed: up to {_TAGS_MAX}, since AWS allows 50 with the "
                               "project's own")
@@ -88,10 +88,10 @@ def add_tags(app: cdk.App, value: object) -> None:
 
 
 def check_boundary(context: Callable[[str], Any]) -> None:
-    """Checks the permissions boundary: in any other form the CDK makes all roles without one, and says nothing.
+    """Checks the permissions boundary. In any other form, the CDK silently makes all roles without it.
 
     Raises:
-        ExperimentError: The CDK would not use it.
+        ExperimentError: The CDK would ignore it.
     """
     value = context(_BOUNDARY)
     if value is None:

@@ -1,4 +1,4 @@
-"""What is to be deployed: one experiment, checked for what only a deployment can get wrong."""
+"""The plan of a deployment: one experiment, with the checks that only a deployment needs."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ from runtime.records.files import read_regular
 from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
-"""AWS Lambda keeps so many concurrent executions of an account for functions without a reservation."""
+"""Concurrent executions that AWS Lambda keeps free in an account for functions without a reservation."""
 RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
-"""Until the guard looks (one tick may be lost), until the learner has put its results away, until its instance has
-ended (another tick may be lost), and the cache's deletion after that."""
+"""Time for the guard to look (one tick may be lost), the learner to save its results, its instance to end (another tick
+may be lost), and the cache to be deleted."""
 POOL_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S, cache_s=0.0)
-"""Of a deployment whose trainer is somebody's own: only warm actors stand."""
+"""For a deployment with an external trainer: only warm actors cost money."""
 LEG_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + LEG_S, cache_s=0.0)
-"""Of a deployment without an instance: a leg that hangs ends at Lambda's limit, and nothing else stands."""
+"""For a deployment without an instance: a leg that hangs ends at Lambda's limit, and nothing else costs money."""
 ROUND_S_MAX = LEG_S - LEG_BEGINNING_S - BETWEEN_ROUNDS_S - LEG_ENDING_S
-"""Longest that a round may be able to take where a coordinator runs it: each leg has room for one."""
+"""Longest possible round with a coordinator: each leg has room for one."""
 _ELASTICACHE_NAME_CHARACTERS = 40
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
 _FUNCTION_HOURS_MAX = 96
-"""Longest lifetime where a coordinator runs the rounds: 30 legs an hour, of seven events each, are 20,160 events by
-then. Some are left for legs that fail."""
+"""Longest lifetime with a coordinator: 30 legs an hour, of seven events each, make 20,160 events. The rest of Step
+Functions' 25,000 are left for legs that fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One deployment: an experiment, a run, and where and at which prices it is deployed.
+    """One deployment: an experiment, a run, its place and its prices.
 
     Attributes:
         experiment: Resolved, as a deployed learner resolves it.
-        name: Of the experiment.
-        run: Of the run.
-        file: The experiment file, byte for byte; if it extends others, all that they say in one.
-        package: ``environment.package``; a folder's path starts from the experiment file's folder.
+        name: The experiment's name.
+        run: The run's name.
+        file: The experiment file, byte for byte. If it extends others, all their settings in one.
+        package: ``environment.package``; a folder's path is relative to the experiment file's folder.
         actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
             None means more than enough.
-        prices: At which everything is counted.
-        unused: Which keys of the files a run never reads, for people; empty if there are none.
+        prices: The prices that count.
+        unused: Keys of the files that a run never reads, for display; may be empty.
     """
 
     experiment: ResolvedExperiment
@@ -82,10 +82,10 @@ class Plan:
 
     @classmethod
     def from_context(cls, context: Callable[[str], Any]) -> Plan:
-        """The plan that the CDK context describes.
+        """Returns the plan that the CDK context describes.
 
         Args:
-            context: Looks a key up; gives None if it is not set.
+            context: Returns the value of a key; None if it is not set.
 
         Raises:
             ExperimentError: A key is missing or wrong, or the experiment cannot be deployed.
@@ -114,22 +114,22 @@ class Plan:
 
     @property
     def estimate(self) -> Estimate:
-        """What it may cost."""
+        """The deployment's possible cost."""
         return expected_cost(self.experiment, self.prices)
 
     @property
     def lifetime_hours(self) -> float:
-        """After how long its instances end themselves, or Step Functions its rounds, if the guard does not.
+        """Hours until its instances end themselves, or Step Functions ends its rounds, if the guard does not.
 
-        That is after ``budget.lifetime_hours``, or when what stands has cost ``budget.usd``, if that comes first: no
-        guard lets it live longer.
+        This is ``budget.lifetime_hours``, or the time in which the running resources cost ``budget.usd``, if that is
+        shorter: the guard never lets it live longer.
         """
         budget = self.experiment.budget
         return min(budget.lifetime_hours, budget.usd / self.estimate.floor_usd_per_hour)
 
     @property
     def has_function(self) -> bool:
-        """Whether actors are a function; else they are processes of the learner."""
+        """Whether actors are a function, not processes of the learner."""
         return not self.experiment.fleet.is_on_learner
 
     @property
@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def is_external(self) -> bool:
-        """Whether the trainer is a process of the user's own: then nothing but actors is deployed."""
+        """Whether the trainer is the user's own process: then only actors are deployed."""
         return self.experiment.learner.chosen.is_external
 
     @property
@@ -149,17 +149,17 @@ class Plan:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether the learner has one."""
+        """Whether the learner has a GPU."""
         return self.has_instance and has_gpu(self.experiment.learner.instance_types[0])
 
     @property
     def is_burstable(self) -> bool:
-        """Whether the learner earns CPU credits. It gets no more than these: what they cost, nobody would count."""
+        """Whether the learner earns CPU credits. It may not buy more, because their cost would not be counted."""
         return self.has_instance and is_burstable(self.experiment.learner.instance_types[0])
 
     @property
     def processor(self) -> str:
-        """Of the learner."""
+        """The learner's processor."""
         experiment = self.experiment
         return processor(experiment.learner.instance_types[0]) if self.has_instance else experiment.actor.architecture
 
@@ -170,17 +170,17 @@ class Plan:
             return self.experiment.fleet.processes
         if self.actor_concurrency is None or not self.has_coordinator or self._is_reserved:
             return self.actor_concurrency
-        # As `AwsBackend` counts: the guard, the coordinator and the learner functions have to find room.
+        # Counted as `AwsBackend` does: the guard, the coordinator and the learner functions need room.
         return max(0, self.actor_concurrency - 2 - self.experiment.learner.chosen.functions_at_once)
 
     @property
     def waves(self) -> int:
-        """How many times its deadline a round may take, because not all its actors run at once."""
+        """How many deadlines a round may take because not all its actors run at once."""
         return 1 if self.concurrency is None else self.experiment.scaler.waves(max(1, self.concurrency))
 
     @property
     def start(self) -> Start:
-        """Its phases until training begins."""
+        """The phases of the start, until training begins."""
         if self.is_external:
             return start_of_pool(self.estimate, is_warm=self.provisioned_actors > 0)
         if self.has_coordinator:
@@ -204,29 +204,29 @@ class Plan:
 
     @property
     def prefix(self) -> str:
-        """What the run's keys in the results bucket begin with."""
+        """The prefix of the run's keys in the results bucket."""
         return f"{self.key}/"
 
     @property
     def cache_name(self) -> str:
         """Name of the cache, the learner's user and the user group.
 
-        ElastiCache allows 40 characters; longer names are cut and told apart by a digest.
+        ElastiCache allows 40 characters. Longer names are cut and get a digest.
         """
         name = CACHE_PREFIX + self.name
         return name if len(name) <= _ELASTICACHE_NAME_CHARACTERS else _with_digest(name, name)
 
     @property
     def actor_user(self) -> str:
-        """Name of the cache's other user: what actors are to it."""
+        """Name of the cache's other user, as which actors log in."""
         name = CACHE_PREFIX + self.name
         return _with_digest(name, f"actors of {name}")
 
     @property
     def reserved_actors(self) -> int | None:
-        """The function's reserved concurrency, which caps its fan-out whoever invokes it.
+        """The function's reserved concurrency, which caps its fan-out for every caller.
 
-        None if the account is too small to reserve it: then the account itself is the cap.
+        None if the account is too small to reserve it: then the account's limit is the cap.
         """
         return self.experiment.scaler.most_actors if self._is_reserved else None
 
@@ -243,7 +243,7 @@ class Plan:
 
     @property
     def provisioned_actors(self) -> int:
-        """Warm actors: as the experiment wants, within what the account can give."""
+        """The experiment's warm actors, limited to what the account can provide."""
         return self._reservable(self.experiment.actor.provisioned)
 
     def _reservable(self, wanted: int) -> int:
@@ -262,7 +262,7 @@ def _located(package: str | None, folder: Path) -> str | None:
 
 
 def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
-    """All that decides what the run's rounds are: the experiment, and the code of an environment in a folder."""
+    """Returns everything that decides the run's rounds: the experiment, and the code of an environment in a folder."""
     digest = hashlib.sha256(experiment.identity.encode())
     if package is None or not Path(package).is_dir():
         return experiment.identity
@@ -274,10 +274,10 @@ def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
 
 
 def read_prices(path: str | None) -> PriceTable:
-    """Reads the prices of a file, or takes the dated ones.
+    """Reads the prices of a file, or returns the dated table.
 
     Raises:
-        ExperimentError: The file of prices is none.
+        ExperimentError: It is not a file of prices.
     """
     if path is None:
         return PRICES
@@ -288,7 +288,7 @@ def read_prices(path: str | None) -> PriceTable:
 
 
 def zone_names(value: str | None) -> list[str] | None:
-    """Names of availability zones from the context key ``zones``.
+    """Returns the availability zones of the context key ``zones``.
 
     Raises:
         ExperimentError: It does not name two or three availability zones.
@@ -303,10 +303,10 @@ def zone_names(value: str | None) -> list[str] | None:
 
 
 def _whole_number(name: str, value: Any) -> int | None:
-    """``value`` of the context key ``name``, which the command line gives as text.
+    """Returns ``value`` of the context key ``name`` as a number. The command line passes text.
 
     Raises:
-        ExperimentError: It is no whole number from 0.
+        ExperimentError: It is not a whole number from 0.
     """
     if value is None:
         return None
@@ -319,7 +319,7 @@ def _check(experiment: ResolvedExperiment) -> None:
     """Checks that the experiment can run in AWS.
 
     Raises:
-        ExperimentError: It runs on one machine, but not in AWS.
+        ExperimentError: It only runs on one machine.
     """
     if experiment.fleet.kind not in ("lambda", "local"):
         raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
@@ -330,9 +330,9 @@ def _check(experiment: ResolvedExperiment) -> None:
     if key := experiment.scaler.chosen.file_read:
         raise ExperimentError(f"scaler.{key} = {getattr(experiment.scaler, key)!r} is a file of this machine, which a "
                               "deployed learner does not have; allowed in a deployment: a scheduler by name, whose "
-                              "file stands in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
+                              "file is in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
                               "schedule with the same counts")
-    # A scheduler that is named must be there, before anything is deployed.
+    # A named scheduler must exist before anything is deployed.
     experiment.scaler.chosen.make()
     if experiment.cache.url:
         raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
@@ -354,7 +354,7 @@ def _check(experiment: ResolvedExperiment) -> None:
 
 
 def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> Estimate:
-    """What a deployment of this experiment, resolved, may cost.
+    """Returns the possible cost of deploying this resolved experiment.
 
     Raises:
         ExperimentError: An instance type has no price.
@@ -368,7 +368,7 @@ def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
     """Checks that the budget holds more than the teardown.
 
     Raises:
-        ExperimentError: Nothing would be left to train with; or an instance type has no price.
+        ExperimentError: Nothing would be left for training, or an instance type has no price.
     """
     tail_usd = expected_cost(experiment, prices).tail_usd
     if experiment.budget.usd <= tail_usd:
@@ -377,10 +377,10 @@ def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
 
 
 def _check_external(experiment: ResolvedExperiment) -> None:
-    """Checks what only a trainer of somebody's own asks for.
+    """Checks the extra rules of an external trainer.
 
     Raises:
-        ExperimentError: Its process would have to be in the network of the deployment.
+        ExperimentError: Its process would have to be in the deployment's network.
     """
     if experiment.cache.kind != "none":
         raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = external: a cache lies in the "
@@ -390,7 +390,7 @@ def _check_external(experiment: ResolvedExperiment) -> None:
 
 
 def _check_actors(experiment: ResolvedExperiment) -> None:
-    """Checks that actors are functions, as no instance is there.
+    """Checks that actors are functions, because there is no instance.
 
     Raises:
         ExperimentError: They are not.
@@ -401,10 +401,11 @@ def _check_actors(experiment: ResolvedExperiment) -> None:
 
 
 def _check_function(experiment: ResolvedExperiment) -> None:
-    """Checks what only a learner without an instance asks for.
+    """Checks the extra rules of a learner without an instance.
 
     Raises:
-        ExperimentError: Something would have to stand, or a round could take longer than a leg of the coordinator.
+        ExperimentError: Something would cost money between rounds, or a round could take longer than a leg of the
+            coordinator.
     """
     kind, place = experiment.learner.kind, experiment.learner.stellaris.place
     if kind == "stellaris" and place != "lambda":
@@ -417,7 +418,7 @@ def _check_function(experiment: ResolvedExperiment) -> None:
     _check_actors(experiment)
     if experiment.actor.provisioned:
         raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = {kind}: "
-                              "nothing stands between rounds, warm actors neither; allowed: 0")
+                              "nothing may cost money between rounds, not even warm actors; allowed: 0")
     if experiment.budget.lifetime_hours > _FUNCTION_HOURS_MAX:
         raise ExperimentError(f"budget.lifetime_hours = {experiment.budget.lifetime_hours:g} with learner.kind = "
                               f"{kind}: Step Functions ends an execution after 25,000 events; allowed: up to "
@@ -426,13 +427,13 @@ def _check_function(experiment: ResolvedExperiment) -> None:
 
 
 def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
-    """Checks that each leg of a coordinator has room for a round, whatever that takes.
+    """Checks that each leg of a coordinator has room for the longest possible round.
 
     Args:
-        waves: How many times its deadline a round may take.
+        waves: How many deadlines a round may take.
 
     Raises:
-        ExperimentError: It has not.
+        ExperimentError: It does not.
     """
     fleet, learner = experiment.fleet, experiment.learner
     round_s = waves * fleet.round_deadline_s + learner.update_timeout_s
@@ -445,10 +446,10 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
 
 
 def _check_processors(experiment: ResolvedExperiment) -> None:
-    """Checks that one machine image and one container image start all instance types.
+    """Checks that one machine image and one container image work for all instance types.
 
     Raises:
-        ExperimentError: They do not, or there is none, or the machine image is for another processor.
+        ExperimentError: They do not, no image exists, or the machine image is for another processor.
     """
     learner = experiment.learner
     named_types = ", ".join(learner.instance_types)

@@ -1,4 +1,4 @@
-"""Where results outlive the experiments that made them; shared by all of them."""
+"""The results bucket, shared by all experiments, which outlives them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from constructs import Construct
 from stacks.acknowledgements import acknowledge
 
 NONCURRENT_DAYS = 1
-"""S3's least; it deletes at the midnight (UTC) that follows. Each checkpoint lives for rounds only: kept for 30 days,
-those of a game cost a quarter to half of the run's budget, which nobody had counted."""
+"""S3's minimum; it deletes at the following midnight (UTC). Checkpoints are replaced after a few rounds: keeping a
+game's for 30 days would cost a quarter to half of the run's budget, uncounted."""
 INCOMPLETE_UPLOAD_DAYS = 7
 
 
 class ResultsStack(Stack):
-    """The results bucket, which stays when everything else is taken down.
+    """The results bucket, which remains when everything else is taken down.
 
     Attributes:
         bucket: Encrypted, versioned, reachable over TLS only, never public.
-        arn_export: Name of the CloudFormation export that has its ARN.
+        arn_export: Name of the CloudFormation export of its ARN.
     """
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
@@ -37,7 +37,7 @@ class ResultsStack(Stack):
                 expired_object_delete_marker=True)],
             removal_policy=RemovalPolicy.RETAIN,
         )
-        # Else the bucket would outlive the rule that it is reached over TLS only.
+        # Otherwise the bucket would outlive the policy that requires TLS.
         assert self.bucket.policy is not None, "enforce_ssl makes one"
         self.bucket.policy.apply_removal_policy(RemovalPolicy.RETAIN)
         self.export_value(self.bucket.bucket_name)
@@ -45,4 +45,4 @@ class ResultsStack(Stack):
         acknowledge(
             self.bucket, "S1", "Access logs would need a second bucket that is itself never logged. Only the roles of "
             "an experiment's learner and actors reach this one, each its own run's prefix, and what they replace "
-            f"or delete is kept for {NONCURRENT_DAYS} day; whoever needs an audit trail has CloudTrail's data events")
+            f"or delete is kept for {NONCURRENT_DAYS} day. CloudTrail's data events can provide an audit trail")

@@ -1,7 +1,7 @@
-"""The roles by which AWS' services act in an account, made before anything needs them.
+"""The service-linked roles of AWS' services, created before anything needs them.
 
-Each service makes its own when it is used first, and then uses it at once: in a fresh account that may fail, because
-IAM takes seconds to know a role everywhere. Made before the shared stacks, they are known by the experiment's time.
+Each service creates its own at its first use, and uses it at once. In a new account that may fail, because a new IAM
+role takes seconds to spread. Created before the shared stacks, they are ready for the experiment.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from runtime.aws.clients import Client
 
 
 def make_service_roles(client: Client, *, cache_kind: str, market: str | None) -> str:
-    """Makes those that a deployment uses and the account has not; they cost nothing and stay.
+    """Creates the roles that a deployment needs and the account lacks. They cost nothing and remain.
 
     Args:
-        client: Of any service.
+        client: Makes the client of a service.
         cache_kind: ``cache.kind``.
-        market: ``learner.market``; None if the learner is no instance.
+        market: ``learner.market``; None if the learner is not an instance.
 
     Returns:
-        What people should know of it; empty if all are there. Whoever may not make roles is not stopped: the services
-        try it themselves.
+        A remark for the user; empty if all roles exist. A user without the right to create roles is not stopped,
+        because the services try it themselves.
     """
     needed = [*(["autoscaling.amazonaws.com"] if market else []), *(["spot.amazonaws.com"] if market == "spot" else []),
               *(["elasticache.amazonaws.com"] if cache_kind in ("serverless", "node") else [])]
@@ -35,7 +35,7 @@ def make_service_roles(client: Client, *, cache_kind: str, market: str | None) -
 
 
 def _make(client: Any, service: str) -> bool:
-    """Returns whether it was not there."""
+    """Returns whether the role was created."""
     if ask(lambda: client.list_roles(PathPrefix=f"/aws-service-role/{service}/"))["Roles"]:
         return False
     ask(lambda: client.create_service_linked_role(AWSServiceName=service))

@@ -1,7 +1,7 @@
 """Folders that a deployment uploads: the build contexts of both images, the run's own files, and the guard.
 
-They are put together in a temporary folder, so that nothing else of a working directory travels, hidden files and
-caches least of all, and equal sources make equal assets.
+They are assembled in a temporary folder, so that nothing else of a working directory is uploaded, such as hidden files
+and caches, and equal sources make equal assets.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ ROOT = Path(__file__).resolve().parents[1]
 GUARD_MODULE = "runtime.guard.function"
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.egg-info", "build", "venv", "node_modules", "cdk.out")
-"""Names that do not travel, and do not count when a package is told from another."""
+"""Names that are not uploaded, and do not count when packages are compared."""
 _LEFT_OUT = shutil.ignore_patterns(*LEFT_OUT)
 
 
 @contextmanager
 def actor_context(package: str | None) -> Iterator[Path]:
-    """The Docker build context of the actor image: Dockerfile, lambda_actor/ and package/.
+    """Yields the Docker build context of the actor image: Dockerfile, lambda_actor/ and package/.
 
     Args:
         package: ``environment.package``.
 
     Raises:
-        ExperimentError: `_stage_package` says when.
+        ExperimentError: See `_stage_package`.
     """
     with TemporaryDirectory() as folder:
         staged = Path(folder)
@@ -48,13 +48,13 @@ def actor_context(package: str | None) -> Iterator[Path]:
 
 @contextmanager
 def learner_context(package: str | None) -> Iterator[Path]:
-    """The Docker build context of the learner image: Dockerfile, requirements, package/, and all that a run imports.
+    """Yields the Docker build context of the learner image: Dockerfile, requirements, package/, and a run's modules.
 
     Args:
         package: ``environment.package``.
 
     Raises:
-        ExperimentError: `_stage_package` says when.
+        ExperimentError: See `_stage_package`.
     """
     with TemporaryDirectory() as folder:
         staged = Path(folder)
@@ -67,11 +67,13 @@ def learner_context(package: str | None) -> Iterator[Path]:
 
 @contextmanager
 def learner_files(experiment_file: bytes, prices: PriceTable) -> Iterator[Path]:
-    """What is one run's own, and therefore not in the learner image: experiment.yaml and prices.json.
+    """Yields the files of one run, which are not in the learner image: experiment.yaml and prices.json.
+
+    They are separate so that one image serves all experiments with the same environment, at any day's prices.
 
     Args:
-        experiment_file: The experiment file as it is to be shipped; it extends no other.
-        prices: At which everything is counted as long as this deployment lasts.
+        experiment_file: The experiment file to upload; it extends no other.
+        prices: The prices that count for the whole deployment.
     """
     with TemporaryDirectory() as folder:
         staged = Path(folder)
@@ -82,7 +84,7 @@ def learner_files(experiment_file: bytes, prices: PriceTable) -> Iterator[Path]:
 
 @contextmanager
 def guard_files() -> Iterator[Path]:
-    """The guard's function: its module and all of our modules that it imports. Nothing but boto3 is missing."""
+    """Yields the guard's function: its module and all our modules that it imports. Only boto3 is missing."""
     with TemporaryDirectory() as folder:
         staged = Path(folder)
         for path in import_closure(GUARD_MODULE):
@@ -92,7 +94,7 @@ def guard_files() -> Iterator[Path]:
 
 
 def import_closure(module: str) -> list[Path]:
-    """Files of a module, of all modules of ours that it names in imports, directly or not, and of their packages.
+    """Returns the files of a module, of all our modules that it imports, directly or not, and of their packages.
 
     Args:
         module: Dotted name.
@@ -107,7 +109,7 @@ def import_closure(module: str) -> list[Path]:
 
 
 def _stage_package(package: str | None, folder: Path) -> None:
-    """Fills ``folder`` such that ``pip install -r requirements.txt`` in it installs the user's environment.
+    """Fills ``folder`` so that ``pip install -r requirements.txt`` in it installs the user's environment.
 
     Raises:
         ExperimentError: ``package`` is neither a Python project's folder nor a pinned requirement.
@@ -132,7 +134,7 @@ def _stage_package(package: str | None, folder: Path) -> None:
 
 
 def _not_copied(folder: str, names: list[str]) -> set[str]:
-    """Names that do not travel, and links that lead nowhere: copytree itself looks for their targets elsewhere."""
+    """Returns names that are not uploaded, and broken links: copytree would look for their targets elsewhere."""
     return {*_LEFT_OUT(folder, names)} | {name for name in names if not os.path.exists(os.path.join(folder, name))}
 
 
@@ -140,13 +142,13 @@ def _check_links(folder: Path, package: str, *, is_linked: bool = False) -> None
     """Checks all links that a copy of a folder follows.
 
     Args:
-        folder: The package's, or one in it.
+        folder: The package's folder, or one in it.
         package: The real path of the package's folder.
-        is_linked: Whether ``folder`` was reached by a link. A link to a folder is refused then: a few that lead to each
-            other, or to themselves, would become copies without number.
+        is_linked: Whether ``folder`` was reached by a link. If so, links to folders are refused: a few that lead to
+            each other, or to themselves, would be copied without end.
 
     Raises:
-        ExperimentError: A link leads out of the package, whose owner did not mean that to travel, or is refused.
+        ExperimentError: A link is refused, or leads out of the package to files that were not meant for upload.
     """
     names = os.listdir(folder)
     for name in sorted({*names} - _not_copied(str(folder), names)):

@@ -1,10 +1,10 @@
-r"""Tries environments of many packages, each for two rounds, and writes down which train here and which do not.
+r"""Tries environments of many packages, each for two rounds, and records which of them train here.
 
     python -m benchmarks.conformance --work WORK [--only GROUP …] [--jobs N]
 
 Each group of packages gets a virtual environment under WORK on top of this Python's. Writes
-benchmarks/results/conformance.json and docs/environments_table.md. Groups that are not tried now stay as they are, and
-environments whose findings WORK has are not tried again.
+benchmarks/results/conformance.json and docs/environments_table.md. Results of other groups are kept, and environments
+with findings in WORK are not tried again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_python(name: str, group: Group, work: Path) -> Path:
-    """Returns the Python of a group: this one, or one of a virtual environment that sees this one's packages.
+    """Returns the Python of a group: this one, or a virtual environment's that sees this one's packages.
 
     Raises:
         subprocess.CalledProcessError: Its packages cannot be installed.
@@ -54,7 +54,7 @@ def make_python(name: str, group: Group, work: Path) -> Path:
 
 
 def try_group(name: str, group: Group, work: Path) -> dict[str, Any]:
-    """Returns what was found of a group's environments."""
+    """Returns the findings for a group's environments."""
     print(f"{name}: {len(group.rows)} environments", flush=True)
     rows = {_row_name(row): row for row in map(asdict, group.rows)}
     folder = work / "runs" / name
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="where virtual environments and runs go")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP")
-    parser.add_argument("--jobs", type=int, default=2, help="groups that are tried beside each other")
+    parser.add_argument("--jobs", type=int, default=2, help="groups that are tried at once")
     options = parser.parse_args(arguments)
     known: dict[str, Any] = json.loads(RESULTS.read_text())["groups"] if RESULTS.exists() else {}
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_results(groups: Mapping[str, Any]) -> None:
-    """Writes the results, and the page that shows them."""
+    """Writes the results and their page."""
     results = {"python": platform.python_version(), "machine": platform.machine(), "groups": groups}
     write_atomically(RESULTS, json.dumps(results, indent=1).encode() + b"\n")
     PAGE.write_text(page(results))

@@ -1,4 +1,4 @@
-"""What is tried: groups of packages (environments.yaml), and odd environments of our own."""
+"""The environments to try: groups of packages (environments.yaml), and our own odd environments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from benchmarks.conformance.odd import ACTIONS, OBSERVATIONS
 
 FOUND = "found.json"
-"""In the folder of each row: what was found of it."""
+"""File with a row's findings, in the row's folder."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Row:
     Attributes:
         environment: ``environment`` of the experiment file.
         algorithm: ``ppo``, ``impact`` or ``impala``.
-        fragment_steps: ``actor.fragment_steps``; shorter than an episode, so that some stay open.
+        fragment_steps: ``actor.fragment_steps``; shorter than an episode, so that some episodes remain open.
     """
 
     environment: dict[str, Any]
@@ -35,10 +35,10 @@ class Group:
     """Packages that are installed together over the project's own environment.
 
     Attributes:
-        title: For people.
-        packages: Whose versions are told.
-        requirements: What pip installs; nothing if the project's requirements have it.
-        variables: Of the processes that try it.
+        title: Heading of the group.
+        packages: Packages whose versions are recorded.
+        requirements: Arguments for pip; empty if the project's requirements suffice.
+        variables: Environment variables of the processes that try it.
     """
 
     title: str

@@ -1,8 +1,8 @@
 """Tries the environments of one group: ``python -m benchmarks.conformance.host ROWS FOLDER``, in the group's Python.
 
-Prints the packages' versions as JSON, and writes what is found of each row into FOLDER/ROW/found.json; a row that has
-one is not tried again. What all rows need is imported once; each row then gets processes of its own, two of them: one
-without our code but what makes the environment, and a training.
+Prints the packages' versions as JSON, and writes each row's findings into FOLDER/ROW/found.json. A row with findings is
+not tried again. Shared modules are imported once. Each row then gets two processes of its own: one with none of our
+code except for the maker of the environment, and a training.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from runtime.records.layout import RunFiles
 _IMPORTED_ONCE = (
     "runtime.backends.this_machine", "runtime.display.table", "runtime.learner.impact", "runtime.learner.impala",
     "runtime.learner.ppo", "runtime.training.assembly", "runtime.training.run", "runtime.display.tensorboard_log")
-"""What a training imports, and torch with it."""
+"""Modules that a training imports, torch included."""
 PROBED_STEPS, TIMEOUT_S = 64, 600
 ROUNDS = {"ppo": 2, "impact": 4, "impala": 4}
-"""Asynchronous rounds are begun before the one before has ended, and so without its open episodes."""
+"""Asynchronous rounds start before the previous one has ended, and so without its open episodes."""
 
 
 def experiment(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the experiment file of a row: two actors, so that one process cannot just hold both open episodes."""
+    """Returns a row's experiment file, with two actors, so that one process cannot simply keep both open episodes."""
     return {
         "environment": row["environment"],
         "algorithm": {"kind": row["algorithm"]},
@@ -61,7 +61,7 @@ def experiment(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def probe(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Plays an environment without anything of ours around it; returns its spaces, or what it raised.
+    """Plays an environment without our wrappers. Returns its spaces, or its error.
 
     Args:
         section: ``environment`` of the experiment file.
@@ -103,9 +103,9 @@ def _what_is_wrong(space: gymnasium.Space[Any], observation: Any, reward: Any) -
 
 
 def continued(run: Path, fragment_steps: int) -> int:
-    """How many episodes of a finished run were continued by a later fragment.
+    """Returns how many episodes of a finished run a later fragment continued.
 
-    An episode that is open at the end and longer than a fragment, or one that an older policy began.
+    These are episodes that are open at the end and longer than a fragment, or that an older policy began.
     """
     files = RunFiles(run)
     checkpoint = load_newest_checkpoint(files.checkpoints_path, lambda *_: None)
@@ -117,7 +117,7 @@ def continued(run: Path, fragment_steps: int) -> int:
 
 
 def try_row(row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns what was found of one environment."""
+    """Returns the findings for one environment."""
     answer = folder / "probe.json"
 
     def write_probe() -> None:
@@ -147,7 +147,7 @@ def try_row(row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def begun(work: Callable[[], int | None], log: Path) -> int:
-    """Begins work in a process and a session of its own; returns its id."""
+    """Starts work in its own process and session. Returns the process id."""
     child = os.fork()
     if child:
         return child
@@ -167,7 +167,7 @@ def begun(work: Callable[[], int | None], log: Path) -> int:
 
 
 def in_a_process(work: Callable[[], int | None], log: Path) -> int | None:
-    """Does work in a process of its own, with all that it starts; returns its exit code, None if it took too long."""
+    """Runs work in its own process group to the end. Returns the exit code, or None after a timeout."""
     child = begun(work, log)
     try:
         until = time.monotonic() + TIMEOUT_S

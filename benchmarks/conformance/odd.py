@@ -46,10 +46,10 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 
 
 class Odd(gymnasium.Env):
-    """Shows samples of its observation space, which follow from the seed; an episode has 60 steps.
+    """Returns samples of its observation space, determined by the seed. An episode has 60 steps.
 
     Args:
-        fault_step: At which a faulty one goes wrong.
+        fault_step: Step at which a faulty environment fails.
     """
 
     def __init__(self, oddity: str, fault_step: int = 20) -> None:
@@ -99,6 +99,6 @@ class Odd(gymnasium.Env):
 
 
 def make(oddity: str, limit: int | None = EPISODE_STEPS, **options: int) -> gymnasium.Env:
-    """An environment with that oddity, and a limit of steps that Gymnasium knows of."""
+    """Returns an environment with that oddity, and a step limit that Gymnasium knows."""
     environment = Odd(oddity, **options)
     return environment if limit is None else gymnasium.wrappers.TimeLimit(environment, limit)

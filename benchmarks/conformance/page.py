@@ -1,4 +1,4 @@
-"""The page about which environments train here: ``python -m benchmarks.conformance.page`` writes it again."""
+"""Writes the page about which environments train here: ``python -m benchmarks.conformance.page``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.provenance import ROOT
 RESULTS = ROOT / "benchmarks" / "results" / "conformance.json"
 PAGE = ROOT / "docs" / "environments_table.md"
 _OWN = "own"
-"""The group of environments that we made to be odd."""
+"""The group of our own odd environments."""
 
 
 def page(results: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What follows from what was found of an environment."""
+"""Judges an environment by its findings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ WORKS, REFUSED, BROKEN, FAILS = "works", "refused", "upstream broken", "fails"
 
 
 def judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the verdict on one environment and what it rests on.
+    """Returns the verdict on one environment and its reasons.
 
     Args:
-        row: Of `benchmarks.conformance.environments`.
-        found: By `benchmarks.conformance.host`.
+        row: A row of `benchmarks.conformance.environments`.
+        found: The findings of `benchmarks.conformance.host`.
     """
     told = {key: found[key] for key in ("observation_space", "action_space", "continued") if key in found}
     if "broken" in found:
@@ -24,7 +24,7 @@ def judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     elif found.get("code") == 0:
         verdict, reason = WORKS, ""
     else:
-        # Exit code 2 says that nothing was started.
+        # Exit code 2 means that nothing was started.
         verdict = REFUSED if found.get("code") == 2 and not found["is_traceback"] else FAILS
         reason = found["said"]
     told["said"] = _plain(told.get("said", ""))
@@ -41,5 +41,5 @@ def _open_episodes(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what differs from run to run."""
+    """Removes parts that differ from run to run."""
     return re.sub(r" at 0x\w+", "", text.removeprefix("error: "))

@@ -5,12 +5,12 @@
     python -m benchmarks.gpu --page
     python -m benchmarks.gpu --rehearse [--peers PYTHON]
 
-Writes benchmarks/results/gpu/PART.json as each point comes; the same command goes on with what is missing. A part whose
-needs are missing says which, and writes nothing. ``--page`` draws what there is into papers/gmi_drl/gpu.md.
-``--rehearse`` does all of it at its smallest on a CPU, into a folder for temporary files, and means nothing.
+Writes benchmarks/results/gpu/PART.json after each point. The same command continues with missing points. A part that
+lacks a package names it and writes nothing. ``--page`` draws the results into papers/gmi_drl/gpu.md. ``--rehearse``
+tries everything at its smallest size on a CPU, into a temporary folder. Its numbers mean nothing.
 
 Figures need mujoco-warp (requirements-warp.txt), games stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
-`make` installs nothing of both; where nothing can be installed, call the module with whichever Python has them.
+`make` installs none of them. If you cannot install packages, run the module with a Python that has them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a part may take")
     parser.add_argument("--peers", default=sys.executable, help="Python that has stable-baselines3 and RLlib")
     parser.add_argument("--out", type=Path, default=page.RESULTS, help="folder of the results")
-    parser.add_argument("--page", action="store_true", help="write the page of what was measured")
+    parser.add_argument("--page", action="store_true", help="write the page of the results")
     parser.add_argument("--rehearse", action="store_true", help="try everything without a GPU")
     args = parser.parse_args(words)
     if args.page:
         page.write(args.out, page.PAGE)
         return
-    # Of several GPUs one: the figures are of one.
+    # Uses one GPU even if there are several: the figures are for one.
     machine = look()
     bench = Bench(replace(machine, gpus=machine.gpus[:1]), args.peers, args.rehearse)
     lacking = "" if args.rehearse else card.missing(bench.machine)

@@ -1,4 +1,4 @@
-"""The GPU that is measured: what it is, and how busy, both as nvidia-smi says."""
+"""Describes the measured GPU and its load, both from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ import torch
 from runtime.gmi.devices import Machine
 
 _SAMPLING = ("-s", "um", "-d", "1", "-c", "4")
-"""Utilisation and memory, four times in four seconds."""
+"""Utilization and memory, four times in four seconds."""
 _ACTIVITY = ("--gpm-metrics", "2,3")
-"""Of SMs: how many are busy, and how many of their warps. Hopper's and later GPUs tell it; not in the first rows."""
+"""The shares of busy SMs and of their warps. GPUs from Hopper on report them, but not in the first rows."""
 _MEASURES = {"utilisation_percent": "sm", "sm_activity_percent": "smutil", "sm_occupancy_percent": "smocc"}
-"""By what they are called here, nvidia-smi's columns. Its ``sm`` is the share of the time in which any kernel ran."""
+"""nvidia-smi's columns by our names. Its ``sm`` is the share of the time in which any kernel ran."""
 Sample = dict[str, float | None]
-"""Value of each of nvidia-smi's columns; None where it says nothing."""
+"""Value of each of nvidia-smi's columns; None if it is missing."""
 
 
 def ask(*words: str) -> str:
-    """Returns what nvidia-smi answers.
+    """Returns nvidia-smi's output.
 
     Raises:
-        OSError, subprocess.SubprocessError: It is not here, or fails.
+        OSError, subprocess.SubprocessError: It is not installed, or fails.
     """
     return subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def about(machine: Machine) -> dict[str, Any]:
-    """Returns what stands at the head of a result besides its origin."""
+    """Returns the head of a result, except for its origin."""
     return {"gpu": machine.gpus[0].name, "gpu_memory_mib": machine.gpus[0].memory_mib,
             "driver": ask("--query-gpu=driver_version", "--format=csv,noheader").split()[0],
             "cuda": torch.version.cuda, "torch": str(torch.__version__)}
 
 
 def missing(machine: Machine) -> str:
-    """Says why nothing can be measured here; empty if there is a GPU."""
+    """Returns the reason why nothing can be measured here; empty if there is a GPU."""
     if not machine.gpus:
         return f"there is no NVIDIA GPU{f' ({machine.problem})' * bool(machine.problem)}"
     return "" if torch.cuda.is_available() else f"torch {torch.__version__} cannot use the GPU"
 
 
 def parse_samples(answer: str) -> list[Sample]:
-    """Reads the rows of ``nvidia-smi dmon``, whose columns are named above them, with their units below."""
+    """Parses the output of ``nvidia-smi dmon``, which begins with lines of column names and units."""
     names: list[str] = []
     rows: list[Sample] = []
     for words in filter(None, map(str.split, answer.splitlines())):
@@ -58,17 +58,17 @@ def parse_samples(answer: str) -> list[Sample]:
 
 
 class Monitor(threading.Thread):
-    """Samples a GPU until it is ended; without nvidia-smi it finds nothing."""
+    """Samples a GPU until it is ended. Without nvidia-smi it records nothing."""
 
     def __init__(self, gpu: int) -> None:
-        """Begins with the GPU of that number."""
+        """Takes the GPU's number."""
         super().__init__(daemon=True)
         self._gpu, self._ended = str(gpu), threading.Event()
         self._samples: list[tuple[float, float, Sample]] = []
         self.start()
 
     def run(self) -> None:
-        """Asks again and again; without the activity of SMs if that is refused."""
+        """Samples repeatedly, without the activity of SMs if that is refused."""
         options = [_ACTIVITY, ()]
         while options and not self._ended.is_set():
             began_s = time.monotonic()
@@ -80,7 +80,7 @@ class Monitor(threading.Thread):
                 self._samples += [(began_s, time.monotonic(), row) for row in rows]
 
     def end(self, began_s: float, ended_s: float) -> dict[str, float | None]:
-        """Ends it, and returns means of what was sampled between two times, and the most memory."""
+        """Ends sampling. Returns the means between two times, and the highest memory."""
         self._ended.set()
         self.join()
         told = {column: [value for began, ended, row in self._samples if began >= began_s and ended <= ended_s

@@ -1,4 +1,4 @@
-"""How a part is measured: point by point, within a time, and on from where it was stopped."""
+"""Measures a part point by point, within a time limit, and continues where it was stopped."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LIMIT_S = 600.0
 OUT_OF_TIME = "out of time"
 _MAY_DIFFER = ("command", "date")
 Point = Mapping[str, Any]
-"""What is measured: settings by their name, which JSON can hold."""
+"""A measurement: settings by name, in types that JSON can hold."""
 
 
 class NotMeasuredError(Exception):
-    """A point cannot be measured; the text says why."""
+    """A point cannot be measured. The message says why."""
 
 
 def name_of(point: Point) -> str:
-    """Returns a point in words."""
+    """Returns a point's name."""
     return ", ".join(f"{key} {value}" for key, value in point.items())
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns what was found so far; empty if nothing was."""
+    """Returns the results so far; may be empty."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
@@ -36,15 +36,14 @@ def measure_part(
     path: Path, head: Mapping[str, Any], points: Sequence[Point], measure: Callable[[Point, float], Mapping[str, Any]],
     *, limit_s: float = LIMIT_S, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] = print,
 ) -> None:
-    """Measures what is missing of a part, and writes it down point by point.
+    """Measures a part's missing points, and writes each result.
 
-    A point is begun only if there is time for one that takes as long as any did. Nothing is written as long as
-    nothing could be measured.
+    A point starts only if there is time for the longest point so far. Nothing is written until a point is measured.
 
     Args:
-        path: Where the results are.
-        head: Where the results come from. What was measured with another GPU, commit or version is replaced.
-        measure: Measures a point within so many seconds; may raise `NotMeasuredError`.
+        path: File of the results.
+        head: Origin of the results. Results of another GPU, commit or version are replaced.
+        measure: Measures a point within a number of seconds; may raise `NotMeasuredError`.
         limit_s: Seconds for all points.
     """
     part, found, end_s, last_s = path.stem, read(path), clock() + limit_s, 0.0
@@ -72,4 +71,4 @@ def measure_part(
         if found["points"]:
             write_atomically(path, (json.dumps({**found, "not_measured": reasons}, indent=1) + "\n").encode())
     if late := list(reasons.values()).count(OUT_OF_TIME):
-        say(f"{part}: cut after {limit_s:g} s, without {late} of {len(points)} points; the same command goes on")
+        say(f"{part}: cut after {limit_s:g} s, without {late} of {len(points)} points; the same command continues")

@@ -1,4 +1,4 @@
-"""The page of what was measured on a GPU: every number and picture is made of results, and without them it says so."""
+"""Writes the page of the GPU measurements. All numbers and pictures come from results; missing ones are stated."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-        part: That measures it.
-        by: Settings of a point that make a line of the table; turns are put together.
-        measures: What is told of each.
-        alike: Of these settings, those that a line has in common with the one that its ratios are to, which is the
-            first of such lines; None = no ratios.
-        along: What the picture has on its x-axis: a setting, or ``curve``; empty = there is no picture.
+        part: The part that measures it.
+        by: Settings of a point that make a line of the table; turns are combined.
+        measures: The measures of each line.
+        alike: The settings that a line shares with its reference line, the first such line; None = no ratios.
+        along: The x-axis of the picture: a setting, or ``curve``; empty = no picture.
     """
 
     part: str
@@ -57,7 +56,7 @@ FIGURES = {
 
 
 def middles(rows: Rows, figure: Figure) -> dict[tuple[Any, ...], dict[str, float | None]]:
-    """Returns the median of each measure over the turns, by the settings that make a line; None if nothing was told."""
+    """Returns each measure's median over the turns, by the settings that make a line; None if it was not measured."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault(tuple(row["point"][key] for key in figure.by), []).append(row)
@@ -66,7 +65,7 @@ def middles(rows: Rows, figure: Figure) -> dict[tuple[Any, ...], dict[str, float
 
 
 def table_of(rows: Rows, figure: Figure) -> str:
-    """Returns the table of a figure; in brackets, how many times the value of the line that it is compared with."""
+    """Returns the table of a figure, with ratios to the reference line in brackets."""
     found, lines = middles(rows, figure), []
     for key, values in found.items():
         places = [figure.by.index(name) for name in figure.alike or ()]
@@ -111,7 +110,7 @@ def draw(figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]
 
 
 def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> str:
-    """Returns what there is of a figure: picture, table, what is missing, and where it comes from; or why it is not."""
+    """Returns a figure's picture, table, missing points and origin, or the reason why it was not measured."""
     figure, rows = FIGURES[name], found.get("points", [])
     if not rows:
         return NO_RESULTS.format(without, figure.part)
@@ -133,8 +132,8 @@ def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
     """Returns the page of these results.
 
     Args:
-        results: By part.
-        pictures: The folder of pictures, from where the page is.
+        results: Results by part.
+        pictures: The folder of pictures, relative to the page.
     """
     is_rehearsal = any(found.get("is_rehearsed") for found in results.values())
     return rendered(Path(__file__).with_suffix(".md"), title=REHEARSAL if is_rehearsal else TITLE, **{
@@ -150,7 +149,7 @@ def write(results: Path, path: Path, *, is_rehearsal: bool = False) -> None:
     """Writes the page, and its pictures beside the results.
 
     Raises:
-        SystemExit: These are results of a rehearsal, and the page is to be published.
+        SystemExit: The results come from a rehearsal, but the page is to be published.
     """
     found = read_all(results)
     if not is_rehearsal and (rehearsed := [part for part, one in found.items() if one.get("is_rehearsed")]):

@@ -1,6 +1,6 @@
-"""What is measured, part by part. A part is a list of points; instances are the project's own, in real trainings.
+"""The measurements, part by part. A part is a list of points. Instances are the project's own, in real trainings.
 
-Points stand in the order of turns, so that contenders take turns and a part that is cut has something of each.
+Points are ordered by turn, so that contenders take turns, and a part that is cut short has results of each.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from runtime.errors import ExperimentError
 from runtime.gmi.devices import Machine, choose_backend
 
 FRAGMENT_STEPS = 32
-"""Of each environment in a round."""
+"""Steps of each environment in a round."""
 GAME, GAME_STEPS = "SpaceInvadersNoFrameskip-v4", 1024
 ENDING_S = 30
-"""Seconds that a training gets to end, once it was told to."""
+"""Seconds in which a training must end when asked to."""
 TASKS = {"Ant": "experiments/warp/ant.yaml", "Humanoid": "experiments/warp/humanoid.yaml"}
 PLAIN_TASKS = {"Hopper": "experiments/hopper.yaml"}
-"""Of a rehearsal without MuJoCo Warp."""
+"""Tasks of a rehearsal without MuJoCo Warp."""
 STAND_INS = {"mps": "cores", "mig": "cores", "cuda": "cpu"}
-"""What a rehearsal takes instead."""
+"""Backends that a rehearsal uses instead."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where everything is measured, or rehearsed: without a GPU, and at its smallest.
+    """The place of all measurements, or of a rehearsal, which uses no GPU and the smallest sizes.
 
     Attributes:
-        machine: Its first GPU is measured.
+        machine: The machine whose first GPU is measured.
         peers: Python that has the peers.
     """
 
@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def tasks(self) -> Mapping[str, str]:
-        """Experiment files by name; none if there is nothing to simulate them."""
+        """Experiment files by name; empty if there is no simulator for them."""
         return TASKS if find_spec("mujoco_warp") else PLAIN_TASKS if self.is_rehearsal else {}
 
     @property
@@ -72,9 +72,9 @@ class Part:
     """A part.
 
     Attributes:
-        points: What is measured, in this order.
-        measure: Measures a point within so many seconds.
-        missing: Says what it needs besides the GPU and is not here; empty if all is here.
+        points: Returns the points in the order of measurement.
+        measure: Measures a point within a number of seconds.
+        missing: Names missing packages; empty if there are none.
     """
 
     points: Callable[[Bench], list[Point]]
@@ -86,7 +86,7 @@ class Part:
 
 
 def command(bench: Bench, point: Point, folder: str) -> list[str]:
-    """Returns the command of a point's training; a minibatch is half of a round."""
+    """Returns the command of a point's training. A minibatch is half a round."""
     actors = point["environments"] * point["instances"]
     changes = [
         "learner.kind=gmi", f"learner.gmi.instances={point['instances']}",
@@ -100,14 +100,14 @@ def command(bench: Bench, point: Point, folder: str) -> list[str]:
 
 
 def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[str, Any]:
-    """Trains for so many seconds after the first round, which does not count.
+    """Trains for a number of seconds after the first round, which does not count.
 
     Returns:
-        Steps a second of everything, and of playing alone, which is serving; how busy the GPU was; and by the seconds
-        of all rounds the returns.
+        Steps per second of everything, and of playing alone (serving); how busy the GPU was; and the returns by the
+        seconds of all rounds.
 
     Raises:
-        NotMeasuredError: The backend is not possible here, or the training did not get as far as its second round.
+        NotMeasuredError: The backend is not possible here, or the training did not reach its second round.
     """
     if not bench.is_rehearsal:
         try:
@@ -118,7 +118,7 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         rounds, log = Path(folder, "run", "rounds.jsonl"), Path(folder, "log")
         with log.open("wb") as output:
-            # It ends in time whatever becomes of this process.
+            # It ends in time even if this process dies.
             process = subprocess.Popen(["timeout", "--foreground", f"--kill-after={ENDING_S}", f"{left_s:.0f}",
                                         *command(bench, point, folder)], cwd=ROOT, stdout=output, stderr=output)
         monitor = Monitor(bench.machine.gpus[0].index if bench.machine.gpus else 0)
@@ -149,7 +149,7 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
 
 
 def trainings(layouts: Callable[[Bench], Sequence[tuple[int, int, str]]], seconds: float) -> Part:
-    """Each layout of each task, once in every turn: environments of an instance, instances, and their backend."""
+    """Returns a part with each layout of each task in every turn: environments per instance, instances, backend."""
     def points(bench: Bench) -> list[Point]:
         return [{"task": task, "environments": size, "instances": count, "backend": backend, "turn": turn}
                 for turn in range(bench.turns) for size, count, backend in layouts(bench)
@@ -165,7 +165,7 @@ def trainings(layouts: Callable[[Bench], Sequence[tuple[int, int, str]]], second
 
 
 def said_by(words: Sequence[str], left_s: float) -> dict[str, Any]:
-    """Runs a program, and returns the JSON of its last line.
+    """Runs a program and returns the JSON in its last line.
 
     Raises:
         NotMeasuredError: It failed, or took too long.
@@ -186,7 +186,7 @@ CONTENDERS = {"this engine": "engine_rounds.py", "stable-baselines3": "peers/sb3
 
 
 def play(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
-    """Returns how fast a contender trains on a game, and the seconds that a round's parts take."""
+    """Returns a contender's training speed on a game, and the seconds of each part of a round."""
     python = sys.executable if point["contender"] == "this engine" else bench.peers
     found = said_by([
         python, str(ROOT / "benchmarks" / CONTENDERS[point["contender"]]), "--environment", GAME, "--batch",
@@ -198,7 +198,7 @@ def play(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
 
 
 def missing_peers(bench: Bench) -> str:
-    """One peer is enough; of the other, the results say that it is not here."""
+    """Returns a message if both peers are missing. If only one is, the results say so."""
     has_peer = any(subprocess.run([bench.peers, "-c", f"import {package}"], capture_output=True).returncode == 0
                    for package in ("stable_baselines3", "ray.rllib"))
     return "" if has_peer else f"neither stable-baselines3 nor RLlib is installed for {bench.peers} (--peers PYTHON)"

@@ -1,9 +1,9 @@
-"""Measures, by the clock, units of the learner's work on a device; prints seconds as JSON.
+"""Measures the wall-clock seconds of units of the learner's work on a device. Prints JSON.
 
     python -m benchmarks.gpu.work experiments/hopper.yaml cuda
 
-They are measured as those of the bill's table are, on one core of the CPU. An update, and a measurement of curvature,
-end with numbers that the CPU has: a GPU is awaited.
+The measurement is the same as for the bill's table, on one CPU core. Updates and curvature measurements end with
+numbers on the CPU, so they wait for the GPU.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the benchmarks against other libraries share; see benchmarks/parity_ppo.py and benchmarks/parity_impact.py."""
+"""Shared code of the comparisons with other libraries: benchmarks/parity_ppo.py and benchmarks/parity_impact.py."""

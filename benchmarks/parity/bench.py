@@ -1,4 +1,4 @@
-"""Runs two sides with several seeds, judges their last policies alike, and records what came out."""
+"""Runs two sides with several seeds, evaluates their last policies in the same way, and records the results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIDES = ("ours", "peer")
 RESULTS = ROOT / "benchmarks" / "results"
 DIFFERENCES = {name: tuple(parts) for name, parts in yaml.safe_load(
     Path(__file__).with_name("differences.yaml").read_text()).items()}
-"""What two sides do not have in common, by the name of the results."""
+"""Differences between the two sides, by the name of the results."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _LIMIT_S, _GRACE_S = 3600.0, 30.0
 """A run is ended after this, and killed after that."""
@@ -42,17 +42,17 @@ _WALL_CLOCK = "training_s and steps_per_s may have been taken with other runs be
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is compared with what.
+    """One comparison.
 
     Attributes:
-        name: Of the script and of its results.
+        name: Name of the script and of its results.
         experiment: Our experiment file, relative to the repository.
         peer_script: The peer's script; it takes ENVIRONMENT_ID, --seed, --steps and --out.
-        titles: Of our side and the peer's, for people.
-        differences: What the two sides do not have in common, for the record.
-        peer: Its name in the files of its runs.
-        peer_arguments: Further ones of its script.
-        our_details: Further numbers of one of our runs, from its rows.
+        titles: Titles of our side and the peer's.
+        differences: Differences between the two sides, for the record.
+        peer: The peer's name in the files of its runs.
+        peer_arguments: Additional arguments of the peer's script.
+        our_details: Returns additional numbers of one of our runs from its rows.
     """
 
     name: str
@@ -102,9 +102,9 @@ def main(benchmark: Benchmark, description: str, arguments: Sequence[str] | None
 
 def _options(description: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="where finished runs are kept, a JSON file each; what "
-                        "is there is not run again")
-    parser.add_argument("--peer-python", type=Path, help="of the environment where the peer is installed")
+    parser.add_argument("--work", type=Path, required=True, help="folder of finished runs, a JSON file each; these "
+                        "are not run again")
+    parser.add_argument("--peer-python", type=Path, help="Python of the environment with the peer")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, of one thread each (default: %(default)s)")
     parser.add_argument("--summarise", action="store_true", help="write the results of finished runs")
     return parser.parse_args(arguments)
@@ -114,7 +114,7 @@ def _options(description: str, arguments: Sequence[str] | None) -> argparse.Name
 
 
 def _has_finished(benchmark: Benchmark, job: Job, options: argparse.Namespace) -> bool:
-    """Runs it; false where it failed."""
+    """Runs a job. Returns whether it succeeded."""
     started_s = time.monotonic()
     try:
         result = _run(benchmark, job, options)
@@ -128,7 +128,7 @@ def _has_finished(benchmark: Benchmark, job: Job, options: argparse.Namespace) -
 
 
 def _run(benchmark: Benchmark, job: Job, options: argparse.Namespace) -> dict[str, Any]:
-    """Trains and evaluates; what was left by an attempt before is thrown away."""
+    """Trains and evaluates. Deletes the remains of an earlier attempt."""
     out = options.work / "unfinished" / job.name
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _train(command: Sequence[str], log: Path) -> None:
         try:
             status = process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
-            # Asked first: each ends what it started itself.
+            # SIGTERM first, so that it ends its own child processes.
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S)
@@ -182,7 +182,7 @@ def _ours(benchmark: Benchmark, out: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _finished(job: Job, work: Path) -> dict[str, Any] | None:
-    """What came out of it, if it is finished."""
+    """Returns a job's result; None if it is not finished."""
     path = work / f"{job.name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -191,7 +191,7 @@ def _finished(job: Job, work: Path) -> dict[str, Any] | None:
 
 
 def _summarise(benchmark: Benchmark, jobs: Sequence[Job], options: argparse.Namespace) -> None:
-    """Writes the benchmark's JSON file and picture, of the seeds that are finished everywhere."""
+    """Writes the benchmark's JSON file and picture, from the seeds that have finished everywhere."""
     found = {job: _finished(job, options.work) for job in jobs}
     seeds = [seed for seed in range(benchmark.seeds)
              if all(found[job] is not None for job in jobs if job.seed == seed)]
@@ -220,7 +220,7 @@ def _summarise(benchmark: Benchmark, jobs: Sequence[Job], options: argparse.Name
 
 
 def _text(record: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:
-    """The record as JSON, with a line for each run."""
+    """Returns the record as JSON, with a line for each run."""
     lines = []
     for result in results:
         steps, means = smoothed(result["curve"], result["env_steps"])

@@ -1,4 +1,4 @@
-"""What returns of two sides say of each other; rliable's estimates, without the library.
+"""Compares the returns of two sides with rliable's estimates, without the library.
 
 Paper: Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice. Runs are resampled
 within each environment and each side, independently of one another.
@@ -15,7 +15,7 @@ import numpy as np
 from runtime.records.estimates import CONFIDENCE, RESAMPLES, interquartile_mean, interval_estimate
 
 Scores = Mapping[str, np.ndarray]
-"""One number a run, ``[runs]``, by environment."""
+"""One number per run, ``[runs]``, by environment."""
 METHOD = (
     f"interquartile means; {CONFIDENCE:.0%} percentile intervals of {RESAMPLES:,} bootstrap resamples of the runs, "
     "stratified by environment and side; over all environments of scores that are 0 at the return of uniform actions "
@@ -27,13 +27,13 @@ _POINTS, _WINDOW_SHARE = 50, 0.06
 
 
 def compared(ours: Scores, peer: Scores, chance: Mapping[str, float]) -> dict[str, Any]:
-    """Estimates for each environment, and over all of them with normalised scores.
+    """Returns estimates for each environment, and over all of them with normalized scores.
 
-    A score is 0 where the return is that of actions drawn uniformly, and 1 where it is the peer's interquartile mean,
-    both taken as constants.
+    A score is 0 at the return of uniformly random actions, and 1 at the peer's interquartile mean, both taken as
+    constants.
 
     Args:
-        chance: Mean return of actions drawn uniformly, by environment.
+        chance: Mean return of uniformly random actions, by environment.
     """
     unit = {name: float(interquartile_mean(peer[name])) - chance[name] for name in ours}
     scores = [{name: (side[name] - chance[name]) / unit[name] for name in ours} for side in (ours, peer)]
@@ -62,20 +62,20 @@ def compared(ours: Scores, peer: Scores, chance: Mapping[str, float]) -> dict[st
 
 
 def probability_of_improvement(ours: np.ndarray, peer: np.ndarray) -> np.ndarray:
-    """The share of pairs in which ours is larger, ties counted half, over the last axis: Mann and Whitney's U / n·m."""
+    """Returns the share of pairs in which ours is larger, over the last axis. Ties count half: Mann–Whitney U / n·m."""
     differences = ours[..., :, None] - peer[..., None, :]
     return (0.5 * (1.0 + np.sign(differences))).mean((-2, -1))
 
 
 def smoothed(curve: Sequence[Mapping[str, Any]], last_step: int) -> tuple[np.ndarray, np.ndarray]:
-    """A learning curve at equally spaced steps until the last one.
+    """Returns a learning curve at equally spaced steps until the last one.
 
     Args:
-        curve: Rows with ``env_steps``, and how many ``episodes`` ended since the row before, of which ``return_mean``.
+        curve: Rows with ``env_steps``, the number of ``episodes`` since the previous row, and their ``return_mean``.
 
     Returns:
-        The steps, and the mean return of the episodes that ended in a window before each; where none did, the value
-        before; not a number until the first.
+        The steps, and the mean return of the episodes that ended in a window before each. If none did, the previous
+        value; NaN until the first.
     """
     steps = np.linspace(last_step / _POINTS, last_step, _POINTS)
     ends = np.array([row["env_steps"] for row in curve])
@@ -92,7 +92,7 @@ def smoothed(curve: Sequence[Mapping[str, Any]], last_step: int) -> tuple[np.nda
 
 
 def training_return_mean(curve: Sequence[Mapping[str, Any]]) -> float:
-    """The height of a learning curve, averaged over its steps: what was learned sooner counts more."""
+    """Returns the mean height of a learning curve over its steps, which rewards early learning."""
     return float(np.nanmean(smoothed(curve, curve[-1]["env_steps"])[1]))
 
 
@@ -102,7 +102,7 @@ def _resampled(runs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 
 def _aggregate(scores: Scores) -> np.ndarray:
-    """The interquartile mean of all runs of all environments together, over the last axis."""
+    """Returns the interquartile mean of all runs of all environments together, over the last axis."""
     return interquartile_mean(np.concatenate(list(scores.values()), axis=-1))
 
 
@@ -111,7 +111,7 @@ def _mean_improvement(ours: Scores, peer: Scores) -> np.ndarray:
 
 
 def _estimate(value: np.ndarray, resampled: np.ndarray, *, runs: int) -> dict[str, float | None]:
-    """Null for the interval where a side has one run."""
+    """Returns a value with its interval, which is None if a side has only one run."""
     outside = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(resampled, (outside, 1.0 - outside)) if runs > 1 else (None, None)
     return {"estimate": round(float(value), _DECIMALS),

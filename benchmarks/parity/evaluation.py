@@ -1,4 +1,4 @@
-"""Both sides' last policies are judged here, by the same code on the same start states."""
+"""Evaluates both sides' last policies with the same code on the same start states."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TOLERANCE = 1e-3
 
 
 def our_policy(path: Path) -> Policy:
-    """The one in a run's ``policy.safetensors``."""
+    """Returns the policy of a run's ``policy.safetensors``."""
     return Policy.from_bytes(load_policy(path))
 
 
 def peer_policy(path: Path) -> Policy:
-    """A peer's, from the arrays that its script wrote: layers, moments of observations, and probes.
+    """Returns a peer's policy from its script's arrays: layers, moments of observations, and probes.
 
     Raises:
-        ValueError: It does not act on the probes as the peer itself does.
+        ValueError: It acts differently from the peer on the probes.
     """
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
@@ -43,7 +43,7 @@ def peer_policy(path: Path) -> Policy:
 
 
 def returns_of(policy: Policy, environment_id: str) -> list[float]:
-    """Unnormalised, undiscounted returns of whole episodes under the policy's best action."""
+    """Returns unnormalized, undiscounted returns of whole episodes with the policy's best actions."""
     environment = gymnasium.make(environment_id)
     if isinstance(environment.action_space, gymnasium.spaces.Box):
         low, high = environment.action_space.low, environment.action_space.high
@@ -58,7 +58,7 @@ def returns_of(policy: Policy, environment_id: str) -> list[float]:
 
 
 def returns_of_chance(environment_id: str) -> list[float]:
-    """The same of actions drawn uniformly."""
+    """Returns the same for uniformly random actions."""
     environment = gymnasium.make(environment_id)
     environment.action_space.seed(EVALUATION_SEED)
     return _returns(environment, lambda _: environment.action_space.sample())

@@ -1,4 +1,4 @@
-"""What the peers' scripts share: how they are asked for a run, and what they leave of it. Needs nothing of ours."""
+"""Shared code of the peers' scripts: their arguments and results. Imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def peer_arguments(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with what every peer is asked for."""
+    """Returns a parser with the arguments of all peers."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environment_id")
     parser.add_argument("--seed", type=int, required=True)
@@ -22,6 +22,6 @@ def peer_arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def write_run(out: Path, packages: Sequence[str], **told: Any) -> None:
-    """Writes ``run.json``: what a run tells, and the versions that made it."""
+    """Writes ``run.json``: a run's results and its package versions."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
     (out / "run.json").write_text(json.dumps({**told, "versions": versions}))

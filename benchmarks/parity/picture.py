@@ -22,7 +22,7 @@ _RESAMPLES = 2000
 def draw(
     picture: Path, results: Sequence[Mapping[str, Any]], statistics: Mapping[str, Any], *, titles: tuple[str, str]
 ) -> None:
-    """A column for each environment: training returns over steps, then each measure of `MEASURES`."""
+    """Draws a column for each environment: training returns over steps, then each measure of `MEASURES`."""
     names = dict(zip(COLOURS, titles, strict=True))
     columns = list(statistics[MEASURES[0]]["environments"])
     figure, axes = panels(len(columns), (max(8.6, 4.1 * len(columns)), 7.4), 1 + len(MEASURES), squeeze=False,

@@ -2,7 +2,7 @@
 
     python benchmarks/parity/rllib_appo.py ENVIRONMENT_ID --seed S --steps N --out DIRECTORY [--mended]
 
-Writes ``policy.npz``, its policy as `benchmarks.parity.evaluation` takes it, and ``run.json``.
+Writes ``policy.npz``, its policy in the format of `benchmarks.parity.evaluation`, and ``run.json``.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MODEL = DefaultModelConfig(
 
 
 class MendedLearner(APPOTorchLearner):
-    """Expects what V says to follow where a fragment is cut.
+    """Bootstraps with V where a fragment is cut.
 
-    The library appends a step to each piece of an episode, for its value; with reward and discount 0, V-trace's target
-    of that step is 0 and not its value, so that of the step before, r + γ·V, the second part is cancelled. With the
-    value as the reward of the appended step, which no loss looks at, the target is the value.
+    The library appends a step to each piece of an episode, for its value. With reward and discount 0, V-trace's target
+    for that step is 0 instead of its value, so the target of the previous step, r + γ·V, loses its second part. With
+    the value as the reward of the appended step, which no loss uses, the target is the value.
     """
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> Any:
@@ -75,7 +75,7 @@ class Told(gymnasium.Wrapper):
 
 
 def exported(module: Any) -> dict[str, np.ndarray]:
-    """The policy as plain arrays."""
+    """Returns the policy as plain arrays."""
     layers = [layer for part in (module.encoder.actor_encoder, module.pi) for layer in part.modules()
               if isinstance(layer, torch.nn.Linear)]
     arrays = {}
@@ -87,7 +87,7 @@ def exported(module: Any) -> dict[str, np.ndarray]:
 
 
 def probes(module: Any, environment_id: str) -> dict[str, np.ndarray]:
-    """Observations and the library's own outputs for them, logits or means, to check the export by."""
+    """Returns observations and the library's own outputs for them, logits or means, to check the export."""
     environment = gymnasium.make(environment_id)
     is_discrete = isinstance(environment.action_space, gymnasium.spaces.Discrete)
     observations = np.array([environment.reset(seed=seed)[0] for seed in range(16)], np.float32)
@@ -123,7 +123,7 @@ def train(algorithm: Any, steps: int, episodes: Path) -> list[dict[str, Any]]:
 
 
 def gradient_steps(learner: Any) -> int:
-    """By the optimiser's own count; the library's metrics leave most replays out."""
+    """Returns the optimizer's own count, because the library's metrics omit most replays."""
     return int(next(iter(learner.get_optimizer("default_policy").state.values()))["step"])
 
 
@@ -143,7 +143,7 @@ def main() -> None:
         started_s = time.monotonic()
         curve = train(algorithm, options.steps, episodes)
         training_s = time.monotonic() - started_s
-        # Its thread would go on replaying while the policy is written.
+        # Its thread would continue to replay while the policy is written.
         learner = algorithm.learner_group._learner
         learner.shutdown()
         module = learner.module["default_policy"].unwrapped()

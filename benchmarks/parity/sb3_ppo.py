@@ -2,7 +2,7 @@
 
     python benchmarks/parity/sb3_ppo.py ENVIRONMENT_ID --seed S --steps N --out DIRECTORY
 
-Writes ``policy.npz``, its policy as `benchmarks.parity.evaluation` takes it, and ``run.json``.
+Writes ``policy.npz``, its policy in the format of `benchmarks.parity.evaluation`, and ``run.json``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLICY_SETTINGS = {"net_arch": {"pi": [256, 256], "vf": [256, 256]}, "activation
 
 
 class Curve(BaseCallback):
-    """For each batch, the mean return of the training episodes that ended in it."""
+    """Records each batch's mean return of the training episodes that ended in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Curve(BaseCallback):
 
 
 def exported(model: PPO, environments: VecNormalize) -> dict[str, np.ndarray]:
-    """The policy as plain arrays."""
+    """Returns the policy as plain arrays."""
     network = model.policy
     layers = [layer for layer in network.mlp_extractor.policy_net if isinstance(layer, torch.nn.Linear)]
     arrays = {}
@@ -61,7 +61,7 @@ def exported(model: PPO, environments: VecNormalize) -> dict[str, np.ndarray]:
 
 
 def probes(model: PPO, environments: VecNormalize) -> dict[str, np.ndarray]:
-    """Raw observations and the library's own unclipped deterministic actions, to check the export by."""
+    """Returns raw observations and the library's own unclipped deterministic actions, to check the export."""
     observations = environments.get_original_obs()
     inputs = torch.from_numpy(environments.normalize_obs(observations)).float()
     with torch.no_grad():

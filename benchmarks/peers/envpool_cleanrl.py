@@ -1,10 +1,10 @@
-"""PPO as CleanRL writes it (ppo_continuous_action.py), on EnvPool's environments; prints its speed as JSON.
+"""Runs CleanRL's PPO (ppo_continuous_action.py) on EnvPool's environments. Prints its speed as JSON.
 
     /tmp/peers/bin/python benchmarks/peers/envpool_cleanrl.py --steps 61440 --threads 1
 
-What differs from CleanRL's file: environments come from EnvPool, in batches; observations are normalised by moments of
-whole batches; the value loss is not clipped, as ours is not; nothing is logged. The first round warms up and does not
-count.
+It differs from CleanRL's file in four ways: environments come from EnvPool, in batches; observations are normalized by
+moments of whole batches; the value loss is not clipped, like ours; and nothing is logged. The first round warms up and
+does not count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Agent(nn.Module):
 
 
 class Moments:
-    """Mean and variance of all observations so far (Chan et al.), as gymnasium's NormalizeObservation has them."""
+    """Mean and variance of all observations so far (Chan et al.), like gymnasium's NormalizeObservation."""
 
     def __init__(self, size: int) -> None:
         self.mean, self.var, self.count = np.zeros(size), np.ones(size), 1e-4

@@ -1,4 +1,4 @@
-"""What every contender of `benchmarks/whole_training.py` and `benchmarks/gpu` trains with, ours too."""
+"""Shared settings of all contenders in `benchmarks/whole_training.py` and `benchmarks/gpu`, including ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAYED_AT_ONCE, FRAMES = 8, 4
 
 
 def ppo_arguments(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with how long is trained, and the settings of PPO that differ from run to run."""
+    """Returns a parser with the length of a training, and the PPO settings that differ between runs."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=61_440, help="environment steps that count")
     parser.add_argument("--threads", type=int, default=1, help="of the update")
@@ -24,12 +24,12 @@ def ppo_arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def add_game(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds what those take that can train on pixels, too, and on a GPU."""
+    """Adds the arguments of contenders that can also train on pixels and on a GPU."""
     parser.add_argument("--environment", default=ENVIRONMENT, help="id")
-    parser.add_argument("--device", default="cpu", help="of the update: cpu or cuda")
+    parser.add_argument("--device", default="cpu", help="device of the update: cpu or cuda")
     return parser
 
 
 def is_game(environment: str) -> bool:
-    """Whether this is a game of Atari's, as emulated without skipped frames."""
+    """Returns whether this is an Atari game, emulated without skipped frames."""
     return environment.endswith("NoFrameskip-v4")

@@ -1,8 +1,8 @@
-"""RLlib's PPO on a game, as it is, with a network like ours; prints its speed as JSON.
+"""Runs RLlib's unmodified PPO on a game, with a network like ours. Prints its speed as JSON.
 
     /tmp/peers/bin/python benchmarks/peers/rllib_ppo.py --environment SpaceInvadersNoFrameskip-v4 --device cuda
 
-Each copy of the game is played by an env runner, a process of its own. The first round warms up and does not count.
+An env runner, a separate process, plays each copy of the game. The first round warms up and does not count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> dict[str, float]:
         return wrap_atari_for_new_api_stack(game, dim=84, framestack=FRAMES)
 
     register_env("game", make)
-    # As many as play, on however few cores.
+    # One per env runner, even if there are fewer cores.
     ray.init(num_cpus=max(PLAYED_AT_ONCE + 1, os.cpu_count() or 1), include_dashboard=False,
              logging_level=logging.ERROR, log_to_driver=False)
     algorithm = (

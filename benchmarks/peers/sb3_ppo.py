@@ -1,9 +1,9 @@
-"""stable-baselines3's PPO, as it is; prints its speed as JSON.
+"""Runs stable-baselines3's unmodified PPO. Prints its speed as JSON.
 
     /tmp/peers/bin/python benchmarks/peers/sb3_ppo.py --steps 61440 --threads 1
 
-Vectors are normalised by VecNormalize; games are played in processes of their own, by a network like ours. The first
-round warms up and does not count.
+VecNormalize normalizes vectors. Games run in separate processes, with a network like ours. The first round warms up and
+does not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENVIRONMENTS = 2
 
 
 class Clock(BaseCallback):
-    """Notes when each round began to be sampled, and when it was."""
+    """Records when the sampling of each round began and ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Clock(BaseCallback):
 
 
 class Convolutions(BaseFeaturesExtractor):
-    """Our network for pixels up to its outputs: 16 of 8×8 by 4, 32 of 4×4 by 2, 256 over what is left."""
+    """Our network for pixels up to its outputs: 16 filters of 8×8, stride 4; 32 of 4×4, stride 2; 256 dense units."""
 
     def __init__(self, observation_space: gymnasium.Space) -> None:
         super().__init__(observation_space, 256)
@@ -57,7 +57,7 @@ class Convolutions(BaseFeaturesExtractor):
 
 
 def played(environment: str) -> tuple[Any, dict[str, Any]]:
-    """Environments, and how their policy is made."""
+    """Returns environments, and the arguments of their policy."""
     if given.is_game(environment):
         games = make_atari_env(f"ale_py:{environment}", given.PLAYED_AT_ONCE, given.SEED, vec_env_cls=SubprocVecEnv)
         return VecFrameStack(games, given.FRAMES), {"policy": "CnnPolicy", "policy_kwargs": {

@@ -1,4 +1,4 @@
-"""An environment of one's own: a room that is to be kept at 20 °C while the weather changes."""
+"""A user's own environment: keep a room at 20 °C while the weather changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Thermostat(gymnasium.Env):
         super().reset(seed=seed)
         self.step_index = 0
         self.room_c, self.outside_c = self.np_random.uniform(10.0, 25.0), self.np_random.uniform(-5.0, 10.0)
-        # All the chance of an episode, drawn at its start: so its state is numbers, and no generator.
+        # All randomness of an episode is drawn at its start, so its state is only numbers, without a generator.
         self.weather_c = self.np_random.normal(0.0, 0.5, STEPS)
         return self._observation(), {}
 

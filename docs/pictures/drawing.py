@@ -1,4 +1,4 @@
-"""Boxes, arrows and colours that the pictures of the docs share."""
+"""Shared boxes, arrows and colors of the docs' pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 def canvas(width: float, height: float) -> tuple[plt.Figure, plt.Axes]:
-    """Returns an empty drawing of so many units; ten of them are an inch."""
+    """Returns an empty drawing. Ten units are an inch."""
     figure, axes = plt.subplots(figsize=(width / 10, height / 10))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
@@ -28,7 +28,7 @@ def box(
     axes: plt.Axes, x: float, y: float, width: float, height: float, text: str, colour: str, edge: str = INK,
     size: float = 11.0,
 ) -> None:
-    """Draws a box, its first line of text in bold."""
+    """Draws a box with the first line of its text in bold."""
     axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0.3,rounding_size=1.2", fc=colour, ec=edge,
                                   lw=1.1))
     first, _, rest = text.partition("\n")
@@ -40,7 +40,7 @@ def box(
 def arrow(
     axes: plt.Axes, start: Point, end: Point, text: str = "", at: Point = (0.0, 0.0), behind: str = "none"
 ) -> None:
-    """Draws an arrow; its text stands at a point of its own, on the colour ``behind``."""
+    """Draws an arrow, and its text at a separate point, on the color ``behind``."""
     axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, lw=1.3, color=INK, shrinkA=0,
                                    shrinkB=0))
     if text:
@@ -48,7 +48,7 @@ def arrow(
 
 
 def label(axes: plt.Axes, at: Point, text: str, behind: str = "none", size: float = 9.0, colour: str = INK) -> None:
-    """Writes a text, centred."""
+    """Draws a centered text."""
     axes.text(*at, text, ha="center", va="center", fontsize=size, color=colour,
               bbox={"fc": behind, "ec": "none", "pad": 1.2})
 

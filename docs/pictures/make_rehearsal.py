@@ -1,6 +1,6 @@
 """Draws a rehearsal: ``python docs/pictures/make_rehearsal.py REHEARSAL.json [PICTURE.png]``.
 
-Without a picture's name, it is docs/pictures/rehearsal.png.
+The picture's default name is docs/pictures/rehearsal.png.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from drawing import BLUE, GREEN, INK, ORANGE, SAND, save
 
 LANES = ("stack", "cache", "learner", "actors", "guard")
 _TEXT_MIN = 2.0
-"""What is shorter has no room for a word."""
+"""Shorter bars have no room for a word."""
 EDGE, SPENT, LIMIT = "#8a7f66", "#2f5f8f", "#a33b2e"
 
 
 def draw(rehearsal: dict[str, Any]) -> plt.Figure:
-    """What was there and what happened, by lane, and the dollars of the ledger below, both in minutes.
+    """Draws resources and events by lane, and the ledger's dollars below, both over minutes.
 
     Args:
-        rehearsal: What ``rehearsal.json`` holds, of one deployment.
+        rehearsal: The content of one deployment's ``rehearsal.json``.
     """
     events = [event for event in rehearsal["events"] if event["at_s"] >= 0]
     done = {event["step"]: event["at_s"] / 60 for event in events if "step" in event}
@@ -60,7 +60,7 @@ def _y(lane: str) -> int:
 
 
 def _draw_learner(axes: plt.Axes, events: list[dict[str, Any]], end: float) -> None:
-    """Each instance from its launch on, and from when it trains."""
+    """Draws each instance from its launch, and from the start of its training."""
     ends = {event["instance"]: event["at_s"] / 60 for event in reversed(events) if event.get("state") == "ended"}
     trainings = [event["at_s"] / 60 for event in events if event["who"] == "ledger" and event["state"] == "training"]
     for event in events:

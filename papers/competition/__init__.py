@@ -1,1 +1,1 @@
-"""Which rule should choose how many actors a round gets: all of them on one engine (docs/results.md)."""
+"""Compares the rules for the number of actors in a round, all on one engine (docs/results.md)."""

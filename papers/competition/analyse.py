@@ -1,8 +1,8 @@
-"""What the competition found: estimates with intervals, and pictures: ``python -m papers.competition.analyse``.
+"""Analyzes the competition: estimates with intervals, and pictures. ``python -m papers.competition.analyse``.
 
 Reads the runs of each workload in papers/competition/results, and writes analysis.json and a picture for each
-question there. Estimates are those of rliable, without the library: interquartile means with 95 % percentile intervals
-of a bootstrap, and probabilities of improvement (Agarwal et al. 2021).
+question there. Estimates follow rliable, without the library: interquartile means with 95 % percentile intervals of a
+bootstrap, and probabilities of improvement (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ FEW_SEEDS = 5
 LEARNER_USD_PER_HOUR = 0.08925
 """The file's c7i.large."""
 RECENT_STEPS = 20_480
-"""Steps whose episodes make up a return."""
+"""Number of last steps whose episodes count for a return."""
 NEVER = 1e9
 SPREADS = (1, 10, 100)
-"""Over how many runs the bill of a rule's pre-training is spread."""
+"""Number of runs over which the cost of a rule's pre-training is spread."""
 READS_PRICES = ("noise-scale", "minions")
-"""Rules that would decide otherwise if prices were others."""
+"""Rules whose decisions depend on prices."""
 GREY = "#9a9a9a"
 STORY = {"fixed-8": ("8 actors, always", BLUE), "fixed": ("24 actors, always", GREY),
          "nitro": ("Nitro's rule", "#c05f12"), "minions": ("MinionsRL's learned scheduler", "#2a8a4a")}
-"""Rules of the page's first picture: how it calls them, and their colours."""
+"""Rules of the page's first picture, with their labels and colors."""
 
 Found = Mapping[str, Any]
 
 
 def cents(run: Found) -> float:
-    """Modelled cents until the run ended: of one that did not reach its target, at least so many."""
+    """Returns the modeled cents until the run ended: a lower bound if it did not reach its target."""
     return 100.0 * float(run["spent_usd"])
 
 
 def cents_with_papers_learner(run: Found) -> float:
-    """The same history, if the learner's instance cost what the paper's does, and were no faster."""
+    """Returns the cost of the same history if the learner's instance had the paper's price and the same speed."""
     factor = PAPERS_LEARNER_USD_PER_HOUR / LEARNER_USD_PER_HOUR
     return cents(run) + 100.0 * float(run["learner_cost_usd"]) * (factor - 1.0)
 
 
 def cents_without_serverless(run: Found) -> float:
-    """The same history, with actors on one instance that stands for the whole run, and no faster than on Lambda."""
+    """Returns the cost of the same history with actors on an instance for the whole run, as fast as on Lambda."""
     stands_s = float(run["modelled_s"]) + INSTANCE_START_S
     return cents(run) - 100.0 * float(run["actors_cost_usd"]) + 100.0 * LARGE_ACTORS_USD_PER_HOUR * stands_s / 3600.0
 
 
 def cents_or_never(run: Found) -> float:
-    """Cents to the target, for ranks: a run that did not get there is behind all that did."""
+    """Returns cents to the target, for ranks: runs that missed it come last."""
     return cents(run) if run["stop_reason"] == "target_return" else NEVER
 
 
 def return_at(run: Found, usd: float) -> float:
-    """Mean return of the training episodes that ended in the last steps before so many dollars were spent.
+    """Returns the mean return of the training episodes that ended in the last steps before ``usd`` was spent.
 
-    Evaluations would be of better policies, but they begin only when a training has come half-way to its target, so
-    that rules would be compared by different things. NaN until an episode has ended.
+    Evaluations would show better policies, but they begin only halfway to the target, so rules would not be comparable.
+    NaN until an episode has ended.
     """
     rows = run["rows"]
     spent, steps = np.cumsum(rows["round_cost_usd"]), np.array(rows["env_steps_total"])
@@ -91,14 +91,14 @@ def interquartile_means(
 def improvements(
     runs: Mapping[str, Sequence[Found]], score: Callable[[Found], float]
 ) -> dict[str, dict[str, float]]:
-    """Returns by rule how probably a run of it has a higher score than one of the reference, with its interval."""
+    """Returns by rule the probability that its run scores higher than one of the reference, with its interval."""
     scores = {rule: np.array([score(run) for run in of_rule]) for rule, of_rule in runs.items()}
     return _estimated("probability", probability_of_improvement, {
         rule: [values, scores[REFERENCE]] for rule, values in scores.items() if rule != REFERENCE})
 
 
 def with_pretraining(everything: Found) -> dict[str, dict[str, Any]]:
-    """Returns, of each rule that was trained before it decided, what that cost, and cents to the target with it."""
+    """Returns, for each pre-trained rule, the cost of pre-training, and cents to the target including it."""
     found = {}
     runs = by_rule(everything["runs"])
     for rule, usd in everything.get("pretraining_usd", {}).items():
@@ -133,7 +133,7 @@ def analyse(everything: Found) -> dict[str, Any]:
 
 
 def by_rule(runs: Sequence[Found]) -> dict[str, list[Found]]:
-    """Groups runs; the rules in the order in which they compete."""
+    """Groups runs by rule, in the order of the competition."""
     grouped: dict[str, list[Found]] = {}
     for run in runs:
         grouped.setdefault(run["rule"], []).append(run)
@@ -141,7 +141,7 @@ def by_rule(runs: Sequence[Found]) -> dict[str, list[Found]]:
 
 
 def draw_curves(name: str, everything: Found) -> None:
-    """Draws each rule's returns against dollars, in a panel of its own, over those of the reference."""
+    """Draws each rule's returns against dollars in its own panel, over the reference's."""
     runs = by_rule(everything["runs"])
     others = [rule for rule in runs if rule != REFERENCE]
     columns = min(5, len(others))
@@ -198,7 +198,7 @@ def draw_cents(found: Mapping[str, Found]) -> None:
 
 
 def draw_story(found: Mapping[str, Found]) -> None:
-    """Draws the median return against dollars of a few rules, a panel for each workload."""
+    """Draws a few rules' median return against dollars, with a panel for each workload."""
     figure, axes = panels(len(found), (11.0, 3.5), squeeze=False)
     for axis, (name, everything) in zip(axes.flat, found.items(), strict=True):
         runs = by_rule(everything["runs"])
@@ -218,12 +218,12 @@ def draw_story(found: Mapping[str, Found]) -> None:
 
 
 def _while_all_run(values: Any, grid: Any, runs: Sequence[Found]) -> Any:
-    """A median, until the first of its runs has ended: what is left afterwards are the slower ones."""
+    """Returns the median until the first run has ended. After that, only slower runs would be left."""
     return np.where(grid <= min(run["spent_usd"] for run in runs), values, np.nan)
 
 
 def _title(name: str) -> str:
-    """The tasks are called as Gymnasium calls them."""
+    """Returns the task's name as in Gymnasium."""
     return {"halfcheetah": "HalfCheetah", "slow_hopper": "Hopper, a step in 5 ms"}.get(name, name.capitalize())
 
 
@@ -235,7 +235,7 @@ def _label(rule: str, everything: Found) -> str:
 def _estimated(
     name: str, estimate: Callable[..., np.ndarray], scores: Mapping[str, Sequence[np.ndarray]]
 ) -> dict[str, dict[str, float]]:
-    """Returns by rule what its samples are estimated to be, by that name, and the interval; the same at every call."""
+    """Returns, by rule, the estimate of its samples under that name, and the interval. Deterministic."""
     state, found = np.random.RandomState(0), {}
     for rule, samples in scores.items():
         drawn = [[one[state.choice(len(one), len(one))] for one in samples] for _ in range(RESAMPLES)]

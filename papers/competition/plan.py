@@ -1,4 +1,4 @@
-"""What competes: workloads, rules, and the settings from which each rule's are chosen."""
+"""The competition's workloads and rules, and the candidate settings of each rule."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from papers.runs import Run
 
 RESULTS = Path(__file__).parent / "results"
 SEEDS = range(5)
-"""Those that are reported."""
+"""Reported seeds."""
 TUNING_SEEDS = (100, 101, 102)
-"""Those by which the settings of a rule are chosen; none of them is reported."""
+"""Seeds for choosing a rule's settings. None of them is reported."""
 DOUBLING = 10
-"""Hydrozoa's rounds until there are twice as many actors, in the paper."""
+"""Rounds until Hydrozoa doubles its actors, in the paper."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A task, and when a run of it ends.
+    """A task, and the end of its runs.
 
     Attributes:
         file: The experiment.
         target_return: Ends a run.
-        steps_max: Ends a run that does not get there.
+        steps_max: Ends a run that misses its target.
         levels_usd: Dollars at which returns are compared.
-        settings_of: The workload on whose tuning seeds the rules' settings are chosen; "" = on this one's own. What
-            was chosen on another task tells which rule to choose on a task for which nobody has tuned it.
-        rules: Those that compete; () = all.
-        step_s: What a step is billed as, in seconds of the measuring machine; None = what was measured. Nothing gets
-            slower but the modelled machines, so that a slow environment's bill does not take its time.
-        scheduler: The shipped one that `minions` asks.
+        settings_of: The workload on whose tuning seeds the rules' settings are chosen; "" = this one. Settings from
+            another task show which rule to choose for a task without tuning.
+        rules: The competing rules; () = all.
+        step_s: The billed time of a step, in seconds of the measuring machine; None = as measured. Only the modeled
+            machines get slower, so that a slow environment's bill takes less time to get.
+        scheduler: The shipped scheduler that `minions` uses.
     """
 
     file: str
@@ -45,13 +45,13 @@ class Workload:
 
     @property
     def settings(self) -> dict[str, object]:
-        """The same for every rule; one thread and one actor process give the same run and bill as more of them."""
+        """Settings of all rules. One thread and one actor process give the same run and bill as more of them."""
         return {"stop.target_return": self.target_return, "stop.max_steps": self.steps_max,
                 "evaluation.every_rounds": 5, "learner.threads": 1, "fleet.processes": 1}
 
 
 BEST = ("fixed", "fixed-8", "kungfu", "hydrozoa")
-"""`fixed`, and the three with the fewest cents on Hopper and Walker2d; controls, and what is trained before, apart."""
+"""`fixed`, and the three cheapest rules on Hopper and Walker2d, not counting controls and pre-trained rules."""
 WORKLOADS = {
     "hopper": Workload("experiments/hopper-nitro.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
     "walker2d": Workload("experiments/walker2d-nitro.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
@@ -80,17 +80,17 @@ RULES: dict[str, dict[str, dict[str, object]]] = {
     "max": {"32": LARGE, "16": SMALL},
     "minions": {"drawn": {**WIDE, "scheduler_actions": "sampled"}, "greedy": {**WIDE, "scheduler_actions": "greedy"}},
 }
-"""By rule, the settings among which tuning chooses; one alone needs none.
+"""By rule, the settings from which tuning chooses. A single one needs no tuning.
 
-A permuted run has those of the run that it permutes. `fixed-8` is what the README advised before there was a
+A permuted run has the settings of the run that it permutes. `fixed-8` is the README's advice from before the
 competition.
 """
 REPEATED = "nitro"
-"""Whose counts `permuted` permutes, of the same seed."""
+"""The rule whose counts `permuted` permutes, for the same seed."""
 
 
 def tuning_runs(workload: str, work: Path) -> Iterator[Run]:
-    """Yields the runs by which settings are chosen, a seed after the other."""
+    """Yields the runs for choosing settings, seed by seed."""
     for seed in TUNING_SEEDS:
         for rule, candidates in RULES.items():
             for candidate, settings in candidates.items() if len(candidates) > 1 else ():
@@ -98,10 +98,10 @@ def tuning_runs(workload: str, work: Path) -> Iterator[Run]:
 
 
 def reported_runs(workload: str, work: Path, chosen: dict[str, str]) -> Iterator[Run]:
-    """Yields the runs that are reported, a seed after the other.
+    """Yields the reported runs, seed by seed.
 
     Args:
-        chosen: By rule, the candidate that tuning chose; a rule for which there is none yields no run.
+        chosen: By rule, the candidate that tuning chose. A rule without one yields no run.
     """
     for seed in SEEDS:
         for rule in WORKLOADS[workload].rules or RULES:

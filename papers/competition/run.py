@@ -1,11 +1,11 @@
-r"""Trains what competes, and keeps what was found: settings are chosen on some seeds, and other seeds are reported.
+r"""Runs the competition: chooses settings on some seeds, and reports others.
 
     python -m papers.competition.run hopper --work WORK [--jobs 2] [--minutes 60]
 
-Goes on where it stopped, also in the middle of a training. Results do not depend on how busy the machine is: the bill
-is modelled from counted work; but an actor that times out, because somebody stops the processes, is billed, so runs
-with failed actors (`actors_failed`) are to be deleted and made again. Writes
-papers/competition/results/WORKLOAD.json after each finished run, with what `papers.competition.analyse` needs.
+Continues where it stopped, even in the middle of a training. Results do not depend on the load of the machine, because
+the bill is modeled from counted work. But an actor that times out because its process was stopped is billed, so delete
+and repeat runs with failed actors (`actors_failed`). Writes papers/competition/results/WORKLOAD.json after each
+finished run, with the data for `papers.competition.analyse`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from runtime.scaler.saved_scheduler import load_scheduler
 
 SERIES = ("env_steps_total", "actor_count", "round_cost_usd", "modelled_round_s", "evaluation_return_mean",
           "episode_return_mean", "episodes_finished", "convexity_ratio", "boosting_score", "noise_scale")
-"""Columns of rounds.jsonl that are kept."""
+"""Columns of rounds.jsonl to keep."""
 COSTS = {"spent_usd": "round_cost_usd", "learner_cost_usd": "learner_cost_usd", "actors_cost_usd": "actors_cost_usd",
          "infrastructure_cost_usd": "infrastructure_cost_usd"}
-"""What a run cost, by the columns that add up to it: a summary also has what a run that was killed had reserved."""
+"""Columns that add up to a run's cost. A summary also includes the reservations of a killed run."""
 
 
 def kept(run: Run) -> dict[str, Any]:
-    """Returns what is kept of a finished run."""
+    """Returns the data to keep of a finished run."""
     summary, rows, commits = records(run)
     return {
         "rule": run.rule, "settings": run.candidate, "seed": run.seed, "commits": commits,
@@ -50,7 +50,7 @@ def settings_of(workload: str) -> str:
 
 
 def chosen_settings(workload: str, work: Path) -> dict[str, str]:
-    """Returns what tuning has chosen for each rule of which no run is missing; of another workload, as published."""
+    """Returns tuning's choice for each rule with complete runs; another workload's as published."""
     if settings_of(workload) != workload:
         published: dict[str, str] = json.loads((RESULTS / f"{settings_of(workload)}.json").read_text())["chosen"]
         return published
@@ -58,10 +58,10 @@ def chosen_settings(workload: str, work: Path) -> dict[str, str]:
 
 
 def choose(found: list[dict[str, Any]]) -> dict[str, str]:
-    """Returns each rule's settings with the fewest cents to the target in the mean of the tuning seeds.
+    """Returns each rule's settings with the fewest mean cents to the target over the tuning seeds.
 
-    A run that does not get there counts as twice what it spent. A rule is left out until all of its tuning runs are
-    there, so that one that is added later does not change what was chosen for the others.
+    A run that misses the target counts twice its cost. A rule is omitted until all its tuning runs exist, so that
+    adding a rule does not change the choices for others.
     """
     chosen = {}
     for rule, candidates in RULES.items():
@@ -80,7 +80,7 @@ def choose(found: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def write(workload: str, work: Path) -> None:
-    """Writes what is there so far."""
+    """Writes the results so far."""
     tunes = list(tuning_runs(workload, work)) if settings_of(workload) == workload else []
     tuned = [kept(run) for run in tunes if is_finished(run.directory)]
     chosen = chosen_settings(workload, work)
@@ -104,7 +104,7 @@ def main() -> None:
     chosen = chosen_settings(asked.workload, asked.work)
     if missing := [rule for rule, candidates in RULES.items() if candidates and rule not in chosen]:
         print(f"settings of {', '.join(missing)} are not chosen yet: tuning runs of {tuned_on} are missing; its own "
-              "command goes on", file=sys.stderr)
+              "command continues", file=sys.stderr)
     train_all(reported_runs(asked.workload, asked.work, chosen), jobs=asked.jobs, until_s=asked.until_s,
               note=note)
     note()

@@ -33,8 +33,7 @@ from runtime.scaler.shipped import SUFFIX
 
 _DESCRIPTION = """\
 Train a scheduler for scaler.kind = minions, which chooses the number of actors of each round. Everything runs on this
-machine; dollars are modelled, and those of a scheduler's training are kept in its file. docs/guides/scheduler.md tells
-more.
+machine. Dollars are modeled, and the cost of a scheduler's training is kept in its file. See docs/guides/scheduler.md.
 
 examples:
   python -m papers.minionsrl record experiments/hopper.yaml --runs 6 --out runs/recorded
@@ -45,14 +44,14 @@ examples:
   python -m papers.minionsrl show mine.safetensors
   python -m runtime train experiments/hopper.yaml --set scaler.kind=minions --set scaler.scheduler=mine.safetensors"""
 _SEEDS_FROM = 10_000
-"""Training takes other seeds than runs that are reported, which begin at an experiment's own."""
+"""Training uses other seeds than reported runs, which begin at an experiment's own seed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code.
+    """Runs one command. Returns the exit code.
 
     Args:
-        arguments: The words behind the program's name; None for this process' own.
+        arguments: The arguments after the program's name; None for this process's own.
     """
     return run_command(_parser(), arguments)
 
@@ -69,17 +68,17 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    record = add("record", _record, "train with numbers of actors that are drawn anew in each round, so that a "
-                 "surrogate can be fitted to what came out")
+    record = add("record", _record, "train with a random number of actors in each round, so that a "
+                 "surrogate can be fitted to the results")
     _add_experiment(record)
     record.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the runs (required)")
-    record.add_argument("--runs", type=positive, default=6, metavar="N", help="runs, each of its own seed; those that "
-                        "DIR holds already are kept (default: 6)")
+    record.add_argument("--runs", type=positive, default=6, metavar="N", help="runs, each with its own seed; runs "
+                        "already in DIR are kept (default: 6)")
 
     fitting = add("fit", _fit, "fit a surrogate to recorded runs: a model of a training, on which a scheduler learns "
                   "in seconds")
-    fitting.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="what `record` has written; "
-                     "what was recorded between different bounds may be taken together")
+    fitting.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="directories of `record`; "
+                     "their bounds on actors may differ")
     fitting.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="the surrogate (required)")
 
     training = add("train", _train, "train a scheduler on a surrogate; or, with --real and without a surrogate, on "
@@ -89,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
                        "instead, as the paper does")
     _add_training(training, episodes=100)
     _add_overrides(training)
-    training.add_argument("--seed", type=not_negative, default=0, metavar="N", help="of the training (default: 0)")
+    training.add_argument("--seed", type=not_negative, default=0, metavar="N", help="seed of the training (default: 0)")
     training.add_argument("--minibatch", type=int, choices=MINIBATCHES, default=2, help="rounds of a gradient step "
                        "(default: 2)")
     training.add_argument("--learning-rate", type=float, choices=LEARNING_RATES, default=0.005, help="Adam's "
@@ -120,9 +119,9 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def _add_training(parser: argparse.ArgumentParser, *, episodes: int) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors", help="the scheduler "
-                        "(required); real runs are kept in FILE.runs, from which a killed training goes on")
+                        "(required); real runs are kept in FILE.runs, from which a killed training continues")
     parser.add_argument("--episodes", type=positive, default=episodes, metavar="N",
-                        help=f"runs to train on; of real ones, those of earlier calls count (default: {episodes})")
+                        help=f"runs to train on; real runs of earlier calls count (default: {episodes})")
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -200,7 +199,7 @@ def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path,
 
 
 def _check_writable(path: Path, suffix: str) -> None:
-    """Checks that something can be written there when all work is done.
+    """Checks, before the work begins, that a file can be written there.
 
     Raises:
         RunError: It cannot.

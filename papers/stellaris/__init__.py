@@ -1,1 +1,1 @@
-"""Stellaris: recorded durations of learner functions, and what its mechanisms change in virtual time."""
+"""Stellaris: recorded durations of learner functions, and the effects of its mechanisms in virtual time."""

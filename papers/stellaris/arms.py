@@ -1,13 +1,13 @@
-"""Six arms of Stellaris in virtual time: what asynchrony, bound, rates and truncation each change; two more on Hopper.
+"""Trains Stellaris's arms in virtual time: effects of asynchrony, bound, rates and truncation. Six, and two on Hopper.
 
     python -m papers.stellaris.arms hopper --work WORK [--jobs 2] [--minutes 60]
 
 Each arm is experiments/hopper-stellaris.yaml with other settings of `learner.stellaris` and of the minibatch, in one
-of three environments, with gradients that arrive when the durations in WORKLOAD_durations.json are over. Goes on where
-it ended, also in the middle of a training, and gives the same numbers then. Results do not depend on how busy the
-machine is. A round takes about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are shorter
-therefore. All three take two to three hours of one core. Writes papers/stellaris/results/WORKLOAD.json after each
-finished run, of which `papers.stellaris.page` makes a page.
+of three environments. Gradients arrive after the durations in WORKLOAD_durations.json. Continues where it ended, even
+in the middle of a training, with the same numbers. Results do not depend on the load of the machine. A round takes
+about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are therefore shorter. All three take
+two to three hours of one core. Writes papers/stellaris/results/WORKLOAD.json after each finished run.
+`papers.stellaris.page` makes a page of these.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Workload:
     """An environment.
 
     Attributes:
-        rounds: Of 4,096 steps; of a run.
-        target_return: Of an evaluation; chosen before any two arms had been compared in it.
-        is_combined: Whether Nitro's scaler is tried in it, too.
+        rounds: Rounds of a run, of 4,096 steps each.
+        target_return: Target of an evaluation, chosen before any arms were compared in it.
+        is_combined: Whether Nitro's scaler is also tried in it.
     """
 
     environment: str
@@ -54,10 +54,10 @@ WORKLOADS = {
 SHARED = {
     "learner.kind": "stellaris", "learner.stellaris.place": "virtual", "learner.threads": 1, "fleet.processes": 1,
     "learner.update_timeout_s": 3600, "evaluation.every_rounds": 5}
-"""Of all arms. One thread and one actor process give the same runs as more of them. There is no target in the file:
-with one, evaluations come when it is near, and not every five rounds."""
+"""Settings of all arms. One thread and one actor process give the same runs as more of them. The file has no target:
+with one, evaluations would begin near it, instead of every five rounds."""
 NITRO = {"scaler.kind": "nitro", "scaler.actors_min": 8, "scaler.actors_max": 32}
-"""The scaler of the combined arms, instead of 16 actors in each round; its decay is the paper's, for 50 rounds."""
+"""The combined arms' scaler, instead of 16 actors in each round. Its decay is the paper's, for 50 rounds."""
 
 
 def _arm(learners: int, minibatch: int, decay: float | None, root: float | None, truncation: float | None
@@ -78,18 +78,18 @@ ARMS: Mapping[str, Mapping[str, object]] = {
     "nitro+stellaris": {**_arm(4, 1024, 0.9, 3.0, 1.0), **NITRO},
 }
 COMBINED = ("nitro-sync", "nitro+stellaris")
-"""One learner without mechanisms is PPO, to the bit: sync-4096 is the paper's baseline, and sync-1024 the control that
-it lacks, with as many steps as the asynchronous arms make. Each of the next four adds one mechanism to the one before.
+"""One learner without mechanisms is exactly PPO. sync-4096 is the paper's baseline. sync-1024 is the control that the
+paper lacks, with the asynchronous arms' number of steps. Each of the next four adds one mechanism to the previous one.
 The last two are sync-1024 and +truncation with Nitro's scaler."""
 
 
 def arms_of(workload: str) -> list[str]:
-    """Returns the arms that are tried in a workload."""
+    """Returns a workload's arms."""
     return [arm for arm in ARMS if arm not in COMBINED or WORKLOADS[workload].is_combined]
 
 
 def runs(workload: str, work: Path) -> Iterator[Run]:
-    """Yields the runs, seed by seed, so that the arms stay comparable whenever somebody stops."""
+    """Yields the runs, seed by seed, so that the arms remain comparable after an interruption."""
     chosen = WORKLOADS[workload]
     settings = {**SHARED, "environment.id": chosen.environment, "stop.max_rounds": chosen.rounds,
                 "learner.stellaris.durations": f"papers/stellaris/{workload}_durations.json"}
@@ -100,7 +100,7 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
 
 
 def kept(run: Run) -> dict[str, Any]:
-    """Returns what is kept of a finished run."""
+    """Returns the data to keep of a finished run."""
     summary, rows, commits = records(run)
     return {"arm": run.rule, "seed": run.seed, "commits": sorted(set(commits)),
             **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")},
@@ -108,13 +108,13 @@ def kept(run: Run) -> dict[str, Any]:
 
 
 def study_of(workload: str) -> dict[str, Any]:
-    """Returns what decides about its runs."""
+    """Returns the settings that decide a workload's runs."""
     return {"workload": vars(WORKLOADS[workload]), "shared": SHARED,
             "arms": {arm: ARMS[arm] for arm in arms_of(workload)}}
 
 
 def main() -> None:
-    """Trains what is missing, and writes what is there."""
+    """Trains missing runs, and writes the results."""
     asked = asked_for(__doc__, WORKLOADS)
     every = list(runs(asked.workload, asked.work))
 

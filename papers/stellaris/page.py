@@ -1,9 +1,9 @@
-r"""Which claims of Stellaris reproduce: writes the README here, pictures of workloads, and a part of docs/results.md.
+r"""Writes the README here, on the claims of Stellaris that reproduce, and a picture of each workload.
 
     python -m papers.stellaris.page
 
-Reads what `papers.stellaris.arms` has written. Estimates are interquartile means over seeds with 95 %
-intervals (`runtime.records.estimates`). Nothing is judged on fewer than five seeds.
+Reads the results of `papers.stellaris.arms`. Estimates are interquartile means over seeds with 95 % intervals
+(`runtime.records.estimates`). Nothing is judged on fewer than five seeds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Wor
 PAGE = ROOT / "papers" / "stellaris" / "README.md"
 BASELINE, CONTROL, FULL, NITRO, BOTH = "sync-4096", "sync-1024", "+truncation", *COMBINED
 ROUNDS_COMPARED = 20
-"""After which arms are compared: the authors' artifact trains for as many."""
+"""Arms are compared after this many rounds, the length of trainings in the authors' artifact."""
 PUBLISHED_TIMES, PUBLISHED_SAVING_PERCENT = 2.2, 41.0
 GPU_NODES_USD_PER_HOUR = 2 * 3.06 + 4.896
 """The paper's testbed as instances: two V100 (p3.2xlarge) and 128 cores of EPYC 7R13 (c6a.32xlarge), us-east-1."""
 TO_TARGET = "to the target"
-"""What begins the claims whose verdict is under audit."""
+"""The beginning of the claims whose verdict is under audit."""
 TITLES = {"hopper": "Hopper", "walker2d": "Walker2d", "humanoid": "Humanoid"}
 WHAT = {
     "sync-4096": "one learner, minibatches of 4,096: the authors' baseline",
@@ -50,10 +50,10 @@ Runs = Mapping[str, Mapping[int, Run]]
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """Returns what was found, by workload.
+    """Returns the results by workload.
 
     Raises:
-        SystemExit: Some of it is missing.
+        SystemExit: Some runs are missing.
     """
     everything = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in WORKLOADS}
     for name, found in everything.items():
@@ -63,55 +63,55 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def by_arm(found: Mapping[str, Any]) -> Runs:
-    """Groups the runs; the arms in their order."""
+    """Groups runs by arm, in the order of the arms."""
     return {arm: {run["seed"]: run for run in found["runs"] if run["arm"] == arm} for arm in found["arms"]}
 
 
 def evaluations(run: Run) -> dict[int, float]:
-    """Returns the evaluated returns by the round after which the policy was taken."""
+    """Returns the evaluated returns by the round of the policy."""
     rows = run["rows"]
     return {index: value for index, value in zip(rows["evaluation_round"], rows["evaluation_return_mean"], strict=True)
             if value is not None}
 
 
 def final(run: Run) -> float:
-    """The return after the rounds that are compared."""
+    """Returns the return after the compared rounds."""
     return evaluations(run)[ROUNDS_COMPARED]
 
 
 def seconds(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Modelled seconds of the first rounds."""
+    """Returns the modeled seconds of the first rounds."""
     return math.fsum(one or 0.0 for name in ("modelled_round_s", "modelled_evaluate_s")
                      for one in run["rows"][name][:rounds])
 
 
 def cents(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Modelled cents of the first rounds: functions by the millisecond, requests to the bucket."""
+    """Returns the modeled cents of the first rounds: functions by the millisecond, requests to the bucket."""
     return 100.0 * math.fsum(run["rows"]["round_cost_usd"][:rounds])
 
 
 def cents_on_nodes(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """The same, if the paper's machines stood as long as the rounds take, and were no faster."""
+    """Returns the same if the paper's machines ran for the rounds' time, with no gain in speed."""
     return 100.0 * GPU_NODES_USD_PER_HOUR * seconds(run, rounds) / 3600.0
 
 
 def rounds_to(run: Run, target_return: float) -> int | None:
-    """Returns the rounds after which an evaluation first got to the target; None if none did."""
+    """Returns the rounds until an evaluation first reached the target; None if none did."""
     return min((index for index, value in evaluations(run).items() if value >= target_return), default=None)
 
 
 def paired(runs: Runs, ours: str, theirs: str, compare: Callable[[Run, Run], float]) -> dict[str, Any]:
-    """Estimates what two runs of the same seed compare to."""
+    """Estimates a comparison of two runs, paired by seed."""
     return over_seeds(compare(runs[ours][seed], runs[theirs][seed]) for seed in SEEDS)
 
 
 def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> str:
-    """Says of a claim that something is above a value, as far above as published: what the seeds say of it.
+    """Judges the claim that a quantity is at least its published value.
 
     Args:
-        estimate: Of what is claimed to be large.
-        nothing: What it would be without any effect.
-        published: The claim.
+        estimate: The quantity's estimate.
+        nothing: The quantity without any effect.
+        published: The claimed value.
     """
     if excludes(estimate, nothing) < 1:
         return "not"
@@ -119,13 +119,13 @@ def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> 
 
 
 def equal_seconds(runs: Runs) -> float:
-    """Modelled seconds of the shortest run of the six arms: until then there is something of each."""
+    """Returns the modeled seconds of the six arms' shortest run, until which all have results."""
     return min(seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
                for run in of_arm.values())
 
 
 def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
-    """Returns what the paper claims, each with a verdict and what was found."""
+    """Returns the paper's claims, each with a verdict and our result."""
     found, level_s = {}, equal_seconds(runs)
     for when, of_run in ((f"{ROUNDS_COMPARED} rounds", final),
                          ("equal seconds", lambda run: return_at(run, level_s, seconds))):
@@ -139,7 +139,7 @@ def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
         costs = f"costs {PUBLISHED_SAVING_PERCENT:.0f} % less"
         found[f"{costs}: {ROUNDS_COMPARED} rounds{which}"] = (
             judged(saving, nothing=0.0, published=PUBLISHED_SAVING_PERCENT), text(saving, 0, unit=" %"))
-        # A baseline that has not got there counts with all that it has spent: it would have cost that at least.
+        # A baseline that missed the target counts with all that it has spent, which is a lower bound.
         missed = sum(rounds_to(run, target) is None for run in runs[FULL].values())
         to_target = paired(runs, FULL, BASELINE, lambda a, b, bill=bill: 100.0 * (
             1.0 - bill(a, rounds_to(a, target) or a["rounds"]) / bill(b, rounds_to(b, target) or b["rounds"])))
@@ -150,7 +150,7 @@ def claims(runs: Runs, workload: Workload) -> dict[str, tuple[str, str]]:
 
 
 def claims_table(everything: Mapping[str, tuple[Runs, Workload]]) -> str:
-    """Returns all claims as Markdown; a column for each workload."""
+    """Returns all claims as Markdown, with a column for each workload."""
     found = {name: claims(*one) for name, one in everything.items()}
     return table(["the paper's claim", *(TITLES[name] for name in found)], [
         [f"{claim}{' (under audit)' if TO_TARGET in claim else ''}",
@@ -174,13 +174,13 @@ def times_as_long(everything: Mapping[str, Runs]) -> str:
 
 
 def return_at(run: Run, level: float, quantity: Callable[[Run, int], float]) -> float:
-    """The evaluated return when so many cents were spent, or seconds: straight lines between evaluations."""
+    """Returns the evaluated return at a level of cents or seconds, interpolated linearly between evaluations."""
     found = evaluations(run)
     return float(np.interp(level, [quantity(run, index) for index in found], list(found.values())))
 
 
 def combined(found: Mapping[str, Any]) -> str:
-    """Returns what Nitro's scaler with Stellaris' learners buys, at equal dollars, as Markdown."""
+    """Returns the gain of Nitro's scaler with Stellaris' learners at equal dollars, as Markdown."""
     runs, arms = by_arm(found), [CONTROL, NITRO, FULL, BOTH]
     level = min(cents(run, run["rounds"]) for arm in arms for run in runs[arm].values())
     returns = {arm: [return_at(runs[arm][seed], level, cents) for seed in SEEDS] for arm in arms}
@@ -208,7 +208,7 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns papers/stellaris/README.md.
 
     Args:
-        everything: By workload, what was found.
+        everything: Results by workload.
     """
     runs = {name: by_arm(found) for name, found in everything.items()}
     known = {name: (runs[name], WORKLOADS[name]) for name in everything}
@@ -221,9 +221,9 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range.
+    """Draws evaluated returns by rounds and by modeled seconds: the mean of the seeds, and their range.
 
-    An arm with Nitro's scaler is the dashed twin of the one without.
+    Dashed lines are the same arms with Nitro's scaler.
     """
     figure, (by_rounds, by_seconds) = panels(2, (12, 4.4), sharey=True)
     for arm, of_arm in runs.items():
@@ -257,7 +257,7 @@ _BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: 
 
 
 def main() -> None:
-    """Writes pages and pictures from what is there."""
+    """Writes pages and pictures from the results."""
     everything = read()
     for name, found in everything.items():
         draw(by_arm(found), RESULTS / f"{name}.png")

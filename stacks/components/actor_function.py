@@ -1,4 +1,4 @@
-"""The actor function: a container image, an alias that is kept warm, and rights to nothing but its cache."""
+"""The actor function: a container image, an alias that is kept warm, and rights to its cache only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stacks.staging import actor_context
 
 ALIAS = "live"
 EVENT_AGE_MAX_S = 60
-"""An invocation that Lambda could not start by then is given up; the learner has replaced it."""
+"""Lambda gives up an invocation that it cannot start by then. The learner has replaced it."""
 _NETWORK_ACTIONS = [f"ec2:{action}" for action in (
     "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
     "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
@@ -34,9 +34,9 @@ class ActorFunction(Construct):
 
     Attributes:
         function: The function.
-        alias: What the learner invokes: one fixed version, warm if the experiment pays for it.
-        role: What the function's code may do.
-        log_group: Where it logs.
+        alias: The alias that the learner invokes: one fixed version, warm if the experiment pays for it.
+        role: The rights of the function's code.
+        log_group: Its log.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
@@ -50,18 +50,18 @@ class ActorFunction(Construct):
         self.alias = lambda_.Alias(
             self, "Alias", alias_name=ALIAS, version=self.function.current_version,
             provisioned_concurrent_executions=plan.provisioned_actors or None)
-        # Nobody here invokes it that way; whoever does by hand shall not pay three times, hours later.
+        # This project makes no asynchronous invocations. One made by hand should not be retried, and billed, for hours.
         self.alias.configure_async_invoke(retry_attempts=0, max_event_age=Duration.seconds(EVENT_AGE_MAX_S))
 
     def grant_operate(self, role: iam.IRole) -> None:
-        """Lets ``role`` invoke the alias, ask how many may run at once, and keep none warm any more."""
+        """Lets ``role`` invoke the alias, read the concurrency limit, and end the warm actors."""
         self.grant_invoke(role)
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="ActorRelease", actions=["lambda:DeleteProvisionedConcurrencyConfig"],
             resources=[self.alias.function_arn]))
 
     def grant_invoke(self, role: iam.IRole) -> None:
-        """Lets ``role`` invoke the alias, and ask how many may run at once."""
+        """Lets ``role`` invoke the alias, and read the concurrency limit."""
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="ActorInvoke", actions=["lambda:InvokeFunction"], resources=[self.alias.function_arn]))
         role.add_to_principal_policy(iam.PolicyStatement(
@@ -80,10 +80,10 @@ class ActorFunction(Construct):
         return role
 
     def _network_policy(self) -> iam.PolicyDocument:
-        """A part of the role, and not of the policy that is made after it.
+        """Returns the network rights as a part of the role, not of the policy that is created after it.
 
-        Lambda looks for these rights when it makes the function, and new rights take seconds to reach it
-        (https://github.com/aws/aws-cdk/issues/7998): so they are the first ones.
+        Lambda checks these rights when it creates the function, and new rights take seconds to spread
+        (https://github.com/aws/aws-cdk/issues/7998), so they must come first.
         """
         return iam.PolicyDocument(statements=[
             iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]),
@@ -110,7 +110,7 @@ class ActorFunction(Construct):
                 environment=ACTOR_VARIABLES,
                 role=self.role,
                 log_group=self.log_group,
-                # Without a cache there is nothing in the network that actors would need.
+                # Without a cache, actors need nothing in the network.
                 vpc=network.vpc if network else None,
                 vpc_subnets=ISOLATED if network else None,
                 security_groups=[network.actors] if network else None,
@@ -118,11 +118,11 @@ class ActorFunction(Construct):
 
 
 def onnx_argument(learner_kind: str) -> dict[str, str]:
-    """What the actors' Dockerfile is told if a trainer of the user's own may give them ONNX graphs."""
+    """Returns the actor Dockerfile's argument for onnxruntime, set if an external trainer may send ONNX graphs."""
     return {"ONNX": "true"} if learner_kind == "external" else {}
 
 
 def environment_arguments(environment: EnvironmentSection) -> dict[str, str]:
-    """What both images' Dockerfiles are told of the environment, so that their build tries it."""
+    """Returns both Dockerfiles' arguments about the environment, which their builds try."""
     return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing,
             "OPTIONS": json.dumps(environment.options)}

@@ -1,12 +1,13 @@
-"""Asks AWS one thing in the name of the learner's instance, and prints the answer.
+"""Sends one request to AWS as the learner's instance, and prints the answer.
 
     python3 aws.py SERVICE OPERATION [NAME=VALUE …] [-]
 
-The machine image has python3 and no AWS command line: this signs the request itself (Signature Version 4), with the
-credentials that the instance's metadata hold. Names are those of AWS' API references. ``-`` takes the body from
-standard input: the object of S3's PutObject, else the whole request as JSON. Runs on Python 3.9.
+The machine image has python3 but no AWS command line, so this signs the request itself (Signature Version 4) with the
+credentials from the instance's metadata. It is packed into the user data: a failure can be reported before anything is
+downloaded. Names are as in AWS' API references. ``-`` reads the body from standard input: the object for S3's
+PutObject, the whole request as JSON for other operations. Runs on Python 3.9.
 
-BOOT_AWS, for tests, is where all requests go instead; BOOT_METADATA and BOOT_PAUSE_S are as in the boot script.
+BOOT_AWS, for tests, is where all requests go instead. BOOT_METADATA and BOOT_PAUSE_S are as in the boot script.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _QUERY = {"autoscaling": ("autoscaling", "2011-01-01"), "cloudformation": ("clou
 """Services that take a form: endpoint, and version of the API."""
 _JSON = {"dynamodb": ("dynamodb", "DynamoDB_20120810", "1.0"), "logs": ("logs", "Logs_20140328", "1.1"),
          "ecr": ("api.ecr", "AmazonEC2ContainerRegistry_V20150921", "1.1")}
-"""Services that take JSON: endpoint, what the operation's name follows, and version of the format."""
+"""Services that take JSON: endpoint, prefix of the operation's name, and version of the format."""
 _S3_METHODS = {"GetObject": "GET", "ListObjectsV2": "GET", "PutObject": "PUT"}
 _UNRESERVED = "-_.~"
 _PATIENCE = "Throttl", "ProvisionedThroughputExceeded", "RequestLimitExceeded"
@@ -37,10 +38,10 @@ _FAILURES = (OSError, HTTPException, ValueError)
 
 
 class RefusedError(OSError):
-    """The answer is a refusal.
+    """AWS refused the request.
 
     Attributes:
-        is_passing: It may be none a moment later.
+        is_passing: Whether a retry may succeed.
     """
 
     def __init__(self, status: int, reason: str, content: bytes) -> None:
@@ -53,7 +54,7 @@ class Call(NamedTuple):
     """One request, not yet signed.
 
     Attributes:
-        endpoint: What the host's name begins with.
+        endpoint: The beginning of the host name.
         path: Percent-encoded.
         query: Encoded and in order.
     """
@@ -68,11 +69,11 @@ class Call(NamedTuple):
 
 
 def call_of(service: str, operation: str, values: dict[str, str], body: bytes | None) -> Call:
-    """The request for an operation.
+    """Returns the request for an operation.
 
     Args:
-        values: Its parameters.
-        body: From standard input; None without ``-``.
+        values: The operation's parameters.
+        body: The text of standard input; None without ``-``.
     """
     if service in _QUERY:
         endpoint, version = _QUERY[service]
@@ -93,10 +94,10 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
 
 
 def signed(call: Call, host: str, region: str, credentials: dict[str, str], date: str) -> dict[str, str]:
-    """The request's headers, with its signature.
+    """Returns the request's headers, including the signature.
 
     Args:
-        credentials: As the instance's metadata have them.
+        credentials: The credentials in the format of the instance's metadata.
         date: ``20261125T093000Z``.
     """
     digest = hashlib.sha256(call.body).hexdigest()
@@ -104,7 +105,7 @@ def signed(call: Call, host: str, region: str, credentials: dict[str, str], date
                "X-Amz-Security-Token": credentials["Token"]}
     lines = sorted((name.lower(), value.strip()) for name, value in headers.items())
     names = ";".join(name for name, _ in lines)
-    # Every service but S3 encodes the path once more.
+    # All services but S3 encode the path a second time.
     path = call.path if call.service == "s3" else quote(call.path, safe="/" + _UNRESERVED)
     listed = [f"{name}:{value}" for name, value in lines]
     request = "\n".join([call.method, path, call.query, *listed, "", names, digest])
@@ -118,10 +119,10 @@ def signed(call: Call, host: str, region: str, credentials: dict[str, str], date
 
 
 def read_credentials() -> dict[str, str]:
-    """The instance's, from its metadata.
+    """Returns the instance's credentials from its metadata.
 
     Raises:
-        OSError, HTTPException or ValueError: They cannot be had.
+        OSError, HTTPException or ValueError: They are not available.
     """
     metadata = os.environ.get("BOOT_METADATA", "http://169.254.169.254") + "/latest"
     token = _send("PUT", f"{metadata}/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, _METADATA_S)
@@ -135,7 +136,7 @@ def read_credentials() -> dict[str, str]:
 
 
 def ask(call: Call) -> bytes:
-    """What AWS answers; what has bad moments is asked again.
+    """Returns AWS' answer. Retries passing failures.
 
     Raises:
         OSError, HTTPException or ValueError: AWS refuses, or cannot be reached.
@@ -169,7 +170,7 @@ def _send(method: str, url: str, headers: Mapping[str, str], timeout_s: float, b
 
 
 def main(words: list[str]) -> None:
-    """Asks, and prints the answer; SystemExit tells what went wrong."""
+    """Sends the request and prints the answer. SystemExit carries the error message."""
     service, operation, *values = words
     body = sys.stdin.buffer.read() if values[-1:] == ["-"] else None
     call = call_of(service, operation, dict(one.split("=", 1) for one in values if one != "-"), body)

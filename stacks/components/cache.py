@@ -30,21 +30,21 @@ SERVERLESS_ENGINE_VERSION = "8"
 ECPU_PER_S_MIN = 1000
 ECPU_PER_S_MAX = 15_000_000
 FRAGMENT_KIB = 1000
-"""Of the largest MuJoCo environment's fragment, rounded up: what an actor may move each second besides its weights."""
+"""The largest MuJoCo environment's fragment, rounded up: an actor may move this per second in addition to weights."""
 CREDENTIAL_OBJECT = "cache-credential.json"
 _GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=18)
 
 
 class Cache:
-    """What the rest of the stack knows of a cache; as it is, none: messages travel with requests and responses.
+    """The cache as the rest of the stack sees it. This base class is no cache: requests and responses carry messages.
 
     Attributes:
-        port: On which it listens; None if there is no cache.
-        group: Security group that it listens in; None if that is the learner's.
-        resource: What has to be there before a learner starts; None if that is nothing.
-        url: ``rediss://host:port``, without credentials; empty if the learner finds it out itself.
-        credential: Where the learner finds its credential (see `lambda_actor.credentials`); empty if it makes it.
-        actor_credential: Where actors find theirs; empty if there is no cache.
+        port: The port; None if there is no cache.
+        group: The cache's security group; None if it shares the learner's.
+        resource: The resource that must exist before a learner starts; None if there is none.
+        url: ``rediss://host:port``, without credentials; empty if the learner finds out by itself.
+        credential: Where the learner finds its credential (see `lambda_actor.credentials`); empty if it makes its own.
+        actor_credential: Where actors find their credential; empty if there is no cache.
     """
 
     port: int | None = None
@@ -60,7 +60,7 @@ class Cache:
 
 
 def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
-    """Makes the cache that ``cache.kind`` names; none for actors on the learner, which sees to one itself."""
+    """Returns the cache that ``cache.kind`` names. For actors on the learner there is none; it runs its own."""
     kind = plan.experiment.cache.kind if plan.has_function else "none"
     if kind == "serverless":
         return ServerlessCache(scope, plan=plan, network=network)
@@ -70,14 +70,14 @@ def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_b
 
 
 class _CacheUsers(Construct):
-    """The users of an ElastiCache cache, who prove themselves with IAM tokens, and the group they are in.
+    """The users of an ElastiCache cache, who authenticate with IAM tokens, and their group.
 
-    A Valkey user group needs no user named ``default``: without one, nobody gets in unauthenticated.
+    A Valkey user group needs no user named ``default``. Without one, every connection must authenticate.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan) -> None:
         super().__init__(scope, construct_id)
-        # With IAM authentication, id and name have to be equal.
+        # IAM authentication requires equal ids and names.
         users = [elasticache.CfnUser(
             self, what, engine="valkey", user_id=name, user_name=name, authentication_mode={"Type": "iam"},
             access_string=rights) for what, name, rights in (
@@ -87,10 +87,10 @@ class _CacheUsers(Construct):
 
 
 class _ElastiCache(Construct, Cache):
-    """A cache of ElastiCache's, in the isolated subnets.
+    """An ElastiCache cache in the isolated subnets.
 
     Attributes:
-        kind: Of its ARN.
+        kind: The resource type in its ARN.
     """
 
     kind: str
@@ -113,14 +113,14 @@ class _ElastiCache(Construct, Cache):
         self._grant_connect(role, self._actor_user)
 
     def _grant_connect(self, role: iam.IRole, user: str) -> None:
-        """``elasticache:Connect`` asks for the cache and for the user, each by its ARN, whose name is in lower case."""
+        """Grants ``elasticache:Connect`` on the ARNs of the cache and the user, whose names are in lower case."""
         role.add_to_principal_policy(iam.PolicyStatement(
             sid="CacheConnect", actions=["elasticache:Connect"],
             resources=[arn_of("elasticache", one) for one in (f"{self.kind}:{self._name}", f"user:{user}")]))
 
 
 class ServerlessCache(_ElastiCache):
-    """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on what it may cost."""
+    """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on its cost."""
 
     kind, port = "serverlesscache", SERVERLESS_CACHE_PORT
 
@@ -144,9 +144,9 @@ class ServerlessCache(_ElastiCache):
 
 
 def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimitsProperty:
-    """A gigabyte more than trajectories may take, for weights and episodes: a full cache would evict, not refuse."""
+    """Allows a gigabyte more than trajectories need, for weights and episodes: a full cache would evict, not refuse."""
     gigabytes = TRAJECTORIES_MIB // 1024 + 1
-    # One unit is a KiB moved; all actors of a round fetch the weights at once.
+    # One unit is one KiB moved. All actors of a round fetch the weights at once.
     weights_kib = math.ceil(_weights_bytes(plan.experiment) / 1024)
     units = plan.experiment.scaler.most_actors * (weights_kib + FRAGMENT_KIB)
     return elasticache.CfnServerlessCache.CacheUsageLimitsProperty(
@@ -156,7 +156,7 @@ def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimits
 
 
 def _weights_bytes(experiment: ResolvedExperiment) -> int:
-    """Of the policy's weights; where its environment cannot be made here, of a game's, which are the largest."""
+    """Returns the size of the policy's weights; a game's, the largest, if the environment cannot be made here."""
     section = experiment.environment
     try:
         environment = make_environment(section.id, section.preprocessing, section.options)
@@ -176,7 +176,7 @@ class NodeCache(_ElastiCache):
         super().__init__(scope, plan=plan, network=network)
         subnets = elasticache.CfnSubnetGroup(
             self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}", subnet_ids=self._subnet_ids)
-        # The default, volatile-lru, would throw trajectories away unseen: every key here has a time to live.
+        # The default, volatile-lru, would silently evict trajectories, because every key here has a time to live.
         parameters = elasticache.CfnParameterGroup(
             self, "Parameters", cache_parameter_group_family=NODE_PARAMETER_FAMILY,
             description=f"Refuses what does not fit, for {plan.stack_name}",
@@ -211,7 +211,7 @@ class NodeCache(_ElastiCache):
 
 
 class LearnerCache(Cache):
-    """A Valkey server on the learner, which makes its credential itself; of it AWS has the object that holds that."""
+    """A Valkey server on the learner, which makes its own credential and stores it as an object in the bucket."""
 
     port = CACHE_PORT
 

@@ -1,6 +1,16 @@
-"""A learner without an instance: a function for updates, one that runs the rounds in legs, and what invokes that.
+"""A learner without an instance: a function for updates, the coordinator that runs rounds in legs, and a state machine.
 
-Nothing stands between two rounds, and nothing runs when the run has ended.
+Nothing costs money between two legs, and nothing runs when the run has ended.
+
+- **Retries**: a failed leg is tried ``learner.launches_max`` times in all. A leg that succeeds resets the count. Then
+  the state machine writes into the ledger that the run has finished, and why, and the guard takes everything down. An
+  aborted execution writes nothing, so the guard ends that deployment for its silence.
+- **No function that invokes itself**: Lambda stops such chains after about 16 invocations, and the guard would have
+  nothing to stop. It stops the execution instead, whose ``TimeoutSeconds`` is the lifetime.
+- **A standard workflow**, because an express one ends after five minutes.
+- **The coordinator waits for actors itself.** Starting them from Step Functions would cost $0.000025 per transition,
+  several times the price of a round.
+- **If two executions run**, the newer leg takes the run over in the ledger. The older one can reserve nothing and ends.
 """
 
 from __future__ import annotations
@@ -28,20 +38,20 @@ from stacks.results import ResultsStack
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
 HANDLER, LEARNER_HANDLER = "runtime.backends.aws.coordinator.handler", "runtime.learner.remote.handler.handler"
 ANSWER_S = 30
-"""Lambda's answer to an invocation is waited for so much longer than the function's time limit."""
+"""Seconds beyond the function's time limit in which Lambda's answer may arrive."""
 SCRATCH_MIB = 2048
-"""Of /tmp: the run's directory, with its checkpoints."""
+"""Size of /tmp, which holds the run's directory with its checkpoints."""
 _WRITTEN = ("run", "stack", "state", "reason")
-"""What the state machine may write of the run's entry in the ledger."""
+"""The attributes of the run's ledger entry that the state machine may write."""
 
 
 class Coordinator(Construct):
-    """The two functions, and the state machine that has the rounds run, leg by leg.
+    """The two functions, and the state machine that runs the rounds, leg by leg.
 
     Attributes:
-        machine: The state machine; nobody starts it but `make deploy`, when all is there.
-        function: What it invokes.
-        log_group: Where both functions log.
+        machine: The state machine. Only `make deploy` starts it, when everything is deployed.
+        function: The coordinator, which the state machine invokes.
+        log_group: The log of both functions.
     """
 
     def __init__(
@@ -71,7 +81,7 @@ class Coordinator(Construct):
         plan = self._plan
         function = lambda_.DockerImageFunction(
             self, name,
-            # A physical name, by which the guard may bar it.
+            # A physical name, by which the guard can stop it.
             function_name=plan.stack_name + suffix,
             description=f"{what} of experiment {plan.name}, run {plan.run}",
             code=lambda_.DockerImageCode.from_ecr(self._image.repository, tag_or_digest=self._image.image_tag,
@@ -85,7 +95,7 @@ class Coordinator(Construct):
             role=role,
             log_group=self.log_group,
         )
-        # Nobody invokes it that way; whoever does by hand shall not pay three times.
+        # This project makes no asynchronous invocations. One made by hand should not be retried and billed three times.
         function.configure_async_invoke(retry_attempts=0, max_event_age=Duration.minutes(1))
         return function
 
@@ -124,7 +134,7 @@ class Coordinator(Construct):
         return role
 
     def _make_variables(self, actor: ActorFunction, learner: lambda_.IFunction) -> dict[str, str]:
-        """What is known of a leg only when it runs is added by its handler."""
+        """Returns the variables that the stack knows. The handler adds those that are known only when a leg runs."""
         settings = self._plan.experiment.learner.function
         return {
             **deployment_variables(
@@ -147,19 +157,19 @@ class Coordinator(Construct):
             self, "Machine", state_machine_name=plan.stack_name + COORDINATOR_SUFFIX,
             definition_body=sfn.DefinitionBody.from_string(Stack.of(self).to_json_string(self._definition())),
             state_machine_type=sfn.StateMachineType.STANDARD, role=role)
-        # What invokes comes last, when all it needs is there, rights included.
+        # The state machine comes last, after everything that it needs, including rights.
         machine.node.add_dependency(role, self.function, self.learner)
         acknowledge(machine, "SF1", "Each leg logs what it does, and AWS keeps the executions' histories for 90 days")
         acknowledge(machine, "SF2", "One task in a loop: there is nothing that a trace would tell")
         return machine
 
     def _definition(self) -> dict[str, Any]:
-        """Amazon States Language: legs until one says that nothing is left to do."""
+        """Returns the Amazon States Language definition: legs until one reports that the run has ended."""
         plan, failures = self._plan, self._plan.experiment.learner.launches_max
         tell = {
             "TableName": self._guard.ledger.table_name, "Key": {"run": {"S": plan.key}},
             "UpdateExpression": "SET #state = :state, #reason = :reason",
-            # A later deployment is not meant.
+            # Does not touch the entry of a later deployment.
             "ConditionExpression": "#stack = :stack",
             "ExpressionAttributeNames": {"#state": "state", "#reason": "reason", "#stack": "stack"},
             "ExpressionAttributeValues": {

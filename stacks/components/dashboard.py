@@ -1,4 +1,4 @@
-"""What can be seen of a run in CloudWatch, and what raises an alarm."""
+"""The CloudWatch dashboard of a run, and its alarms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WIDTH = 12
 
 
 class Dashboard(Construct):
-    """A page of graphs, and alarms; both are told apart from other runs' by experiment and run.
+    """A page of graphs, and alarms. Their names contain the experiment and the run.
 
     Attributes:
-        url: Where to look at it.
+        url: The dashboard's address.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, function: lambda_.IFunction | None) -> None:

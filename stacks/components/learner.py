@@ -41,21 +41,25 @@ for name, text in json.loads(zlib.decompress(base64.b85decode(sys.argv[2]))).ite
 """
 GROUP_LOGICAL_ID = "LearnerGroup"
 PHASES = {"BOOT_IMAGE_LIMIT_S": "image", "BOOT_ACTORS_LIMIT_S": "first actors"}
-"""Phases of the start that the instance itself ends when they take too long, by the variable that tells it when."""
+"""Phases of the start with a limit that the instance itself enforces, by the variable that holds the limit.
+
+The guard limits the phases before them. The phase *machine* has only CloudFormation's timeout, the sum of all phases,
+so that an instance that arrives late still gets its time.
+"""
 ROOT_DEVICE = "/dev/xvda"
-"""Of Amazon Linux's images."""
+"""Root device of Amazon Linux's images."""
 
 
 class Learner(Construct):
-    """One instance at a time, of the first type that can be had, in whichever zone has it.
+    """One instance at a time, of the first available type, in any zone that has it.
 
     Attributes:
-        group: The Auto Scaling group; replaces an instance that dies or is interrupted.
+        group: The Auto Scaling group, which replaces an instance that dies or is interrupted.
         group_name: Its physical name, so that the instance's role can name the group without waiting for it.
-        role: What the instance may do.
-        security_group: Nothing in, but for the cache if it runs here.
+        role: The instance's rights.
+        security_group: Allows nothing in, except for the cache if it runs here.
         image_id: The machine image that the SSM parameter named at deployment.
-        log_group: Where it logs.
+        log_group: Its log.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class Learner(Construct):
         """Composes the learner.
 
         Args:
-            actor: The actors' function; None if they are processes of the learner.
+            actor: The actor function; None if actors are processes of the learner.
         """
         super().__init__(scope, construct_id)
         self.group_name = plan.stack_name + LEARNER_SUFFIX
@@ -92,7 +96,7 @@ class Learner(Construct):
         self._variables = self._make_variables(plan, results, guard, actor, cache)
         template = self._make_launch_template(plan, network, image)
         self.group = self._make_group(plan, network, template)
-        # The instance is what costs most: it comes last, when all it needs is there, its rights included.
+        # The instance costs the most, so it comes last, after everything that it needs, including its rights.
         self.group.node.add_dependency(self.role, self.security_group, *([actor.alias] if actor else []))
         if cache.resource is not None and cache.group is not None:
             self.group.node.add_dependency(cache.resource, cache.group)
@@ -112,7 +116,7 @@ class Learner(Construct):
         return role
 
     def _life_statements(self) -> list[iam.PolicyStatement]:
-        """What it may do to itself: say that it is up, read its own stack, and end its group."""
+        """Returns the rights to signal that it is up, read its own stack, and end its group."""
         group = arn_of("autoscaling", self._group_resource)
         return [
             iam.PolicyStatement(sid="OwnStack", resources=[Aws.STACK_ID],
@@ -153,9 +157,9 @@ class Learner(Construct):
             require_imdsv2=True,
             http_endpoint=True,
             http_put_response_hop_limit=1,
-            # T3 and T4g buy CPU credits otherwise, at up to ten times the price of the instance.
+            # T3 and T4g would otherwise buy CPU credits, at up to ten times the price of the instance.
             cpu_credits=ec2.CpuCredits.STANDARD if plan.is_burstable else None,
-            # One that ends itself would otherwise stop, and its volume cost money until its group had noticed.
+            # An instance that ends itself would otherwise only stop, and its volume cost money until the group noticed.
             instance_initiated_shutdown_behavior=ec2.InstanceInitiatedShutdownBehavior.TERMINATE,
             block_devices=[ec2.BlockDevice(
                 device_name=ROOT_DEVICE,
@@ -175,10 +179,10 @@ class Learner(Construct):
             mixed_instances_policy=_instances_policy(plan, template),
         )
         group.override_logical_id(GROUP_LOGICAL_ID)
-        # A learner that has not reported by then fails the deployment, and CloudFormation takes it back.
+        # A learner that has not reported by then fails the deployment, and CloudFormation rolls it back.
         group.cfn_options.creation_policy = CfnCreationPolicy(
             resource_signal=CfnResourceSignal(count=1, timeout=f"PT{plan.start.instance_limit_s:.0f}S"))
-        acknowledge(group, "AS3", "Nobody waits for a message: CloudFormation waits for the first launch, alarms watch "
+        acknowledge(group, "AS3", "Messages are not needed: CloudFormation waits for the first launch, alarms watch "
                     "for launches that fail and for silence, and the group's activities are kept by AWS")
         acknowledge(group, "EC26", "The rule cannot read a launch template; its one volume is encrypted")
         return group
@@ -187,10 +191,10 @@ class Learner(Construct):
 def deployment_variables(
     plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction | None, **more: str
 ) -> dict[str, str]:
-    """The variables of `runtime.backends.aws.deployment.Deployment` that a stack knows; what it does not have is empty.
+    """Returns the variables of `runtime.backends.aws.deployment.Deployment` that a stack knows. Absent ones are empty.
 
     Args:
-        more: Others of its attributes.
+        more: Other attributes of `Deployment`.
     """
     told = {
         "experiment": plan.name,
@@ -214,9 +218,9 @@ def deployment_variables(
 
 
 def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
-    """The script that cloud-init runs: ``variables``, quoted for the shell, then ``script``, which finds aws.py.
+    """Returns the script for cloud-init: ``variables``, quoted for the shell, then ``script``, which finds aws.py.
 
-    EC2 takes 16 KiB, so both files are packed, the script without its comments.
+    EC2 accepts 16 KiB, so both files are compressed, the script without its comments.
     """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     lines = [line for line in script.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -227,7 +231,7 @@ def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
 
 
 def upload_files(scope: Construct, plan: Plan) -> assets.Asset:
-    """The run's own files, which are in no image."""
+    """Uploads the run's own files, which are not in the image."""
     with learner_files(plan.file, plan.prices) as folder:
         return assets.Asset(scope, "Files", path=str(folder))
 
@@ -284,7 +288,7 @@ def _image_statements(image: ecr_assets.DockerImageAsset) -> list[iam.PolicyStat
 
 
 def _session_statement() -> iam.PolicyStatement:
-    """What Session Manager's agent needs: a shell on the instance without an open port or a key."""
+    """Returns the rights of Session Manager's agent, which provides a shell without an open port or a key."""
     return iam.PolicyStatement(
         sid="SessionManager", resources=["*"],
         actions=["ssm:UpdateInstanceInformation", *(f"ssmmessages:{action}" for action in (

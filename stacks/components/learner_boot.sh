@@ -1,18 +1,27 @@
-# Brings a fresh instance to the point where systemd trains in a container. The user data set the variables NITRO_* and
-# BOOT_*, and put this file and aws.py into /opt/nitro.
+# Prepares a new instance until systemd trains in a container. The user data sets the variables NITRO_* and BOOT_*, and
+# writes this file and aws.py to /opt/nitro.
 #
-# Amazon's images for containers have bash, curl, python3 and Docker. Nothing is installed: aws.py signs what AWS is asked.
+# Nothing is installed on the instance. aws.py signs the requests to AWS. The machine image is AWS' ECS-optimized Amazon
+# Linux 2023 (https://docs.aws.amazon.com/AmazonECS/latest/developerguide/retrieve-ecs-optimized_AMI.html). This script
+# needs from it (the recipe is https://github.com/aws/amazon-ecs-ami, as of commit a2532d3):
 #
-# Every step that fails is reported: on the console, in the log, in the bucket under boot/, as a metric, in the ledger, and
-# to the stack, whose creation fails then. A failed instance ends itself; its group launches another, until
-# BOOT_LAUNCHES_MAX were launched: then the group is set to 0, and no actor is kept warm. That also happens where a launch
-# cannot be counted.
+# - Docker with the awslogs driver: scripts/install-docker.sh
+# - for GPUs NVIDIA's driver, from 580 on for torch's CUDA 13.0, and container toolkit:
+#   scripts/al2023/gpu/install-nvidia-driver.sh
+# - Session Manager's agent: packages_al2023, scripts/enable-services.sh
+# - python3: the system's Python 3.9, which dnf and cloud-init use
+# - curl: curl-minimal, see https://docs.aws.amazon.com/linux/al2023/ug/minimized-pkg-dependencies.html
+# - the root device /dev/xvda of 30 GiB: al2023*.pkr.hcl, variables.pkr.hcl
 #
-# `give-up REASON` does the last part for the units that systemd starts when the learner keeps dying, and when the
-# instance has lived for BOOT_LIFETIME_S, however far it came. `too-late PHASE SECONDS` ends an instance that is still in
-# that phase of its start, and names it. `watch-interruption` waits for EC2's notice that it takes a spot instance back.
+# Every failed step is reported on the console, in the log, in the bucket under boot/, as a metric, in the ledger, and to
+# the stack, whose creation then fails. A failed instance ends itself, and its group launches another. After
+# BOOT_LAUNCHES_MAX launches, or if a launch cannot be counted, the group is set to 0, and no actor is kept warm.
 #
-# BOOT_ROOT is put before every path that is written, BOOT_METADATA is where the instance's metadata are: for tests.
+# `give-up REASON` does this last part for the units that systemd starts when the learner keeps dying, and when the
+# instance has lived for BOOT_LIFETIME_S, in any phase. `too-late PHASE SECONDS` ends an instance that is still in that
+# phase of its start, and reports the phase. `watch-interruption` waits for EC2's notice of a spot interruption.
+#
+# For tests, BOOT_ROOT is a prefix of every path that is written, and BOOT_METADATA is the address of the metadata.
 
 set -Eeuo pipefail
 umask 022
@@ -31,7 +40,7 @@ run_step() {  # NAME COMMAND…
     "$@"
 }
 
-retry() {  # COMMAND…: networks have bad moments
+retry() {  # COMMAND…: up to four tries
     local pause_s
     for pause_s in 5 20 60; do
         "$@" && return 0
@@ -41,7 +50,7 @@ retry() {  # COMMAND…: networks have bad moments
     "$@"
 }
 
-aws_call() {  # SERVICE OPERATION [NAME=VALUE…] [-]: prints what AWS answers
+aws_call() {  # SERVICE OPERATION [NAME=VALUE…] [-]: prints AWS' answer
     python3 "$here/aws.py" "$@"
 }
 
@@ -100,7 +109,7 @@ put() {  # NAME: standard input becomes an object of the run
     aws_call s3 PutObject "Bucket=$NITRO_RESULTS_BUCKET" "Key=$NITRO_RESULTS_PREFIX$1" -
 }
 
-report() {  # MESSAGE: never fails, whatever does not work
+report() {  # MESSAGE: never fails, even if parts of it do
     local record
     record=$(python3 -c 'import json, os, sys; print(json.dumps({
         "instance_id": os.environ.get("NITRO_INSTANCE_ID"), "step": sys.argv[1], "message": sys.argv[2],
@@ -115,16 +124,17 @@ report() {  # MESSAGE: never fails, whatever does not work
         "$datum.Dimensions.member.2.Name=Run" "$datum.Dimensions.member.2.Value=$NITRO_RUN" >/dev/null || true
 }
 
-tell_stack() {  # its creation fails at once, if it waits; its event shows the id, so that of the first signal has the step
+# Fails the stack's creation at once, if it waits. Its event shows only the signal's id, so the first id has the step.
+tell_stack() {
     local id="${NITRO_INSTANCE_ID:-unknown}" named
-    # Of what is not exactly an instance's id, AWS does not say whether it counts.
+    # AWS documents only plain instance ids, so a second signal follows with that.
     for named in "$id-${step// /-}" "$id"; do
         aws_call cloudformation SignalResource "StackName=$NITRO_STACK" Status=FAILURE \
             "LogicalResourceId=$NITRO_LEARNER_RESOURCE" "UniqueId=$named" >/dev/null || true
     done
 }
 
-write_ledger() {  # STATE REASON: a sign for the guard; prints the whole entry, as it is then
+write_ledger() {  # STATE REASON: a sign of life for the guard; prints the whole updated entry
     local request
     request=$(python3 -c 'if True:
         import json, os, sys, time
@@ -141,7 +151,7 @@ write_ledger() {  # STATE REASON: a sign for the guard; prints the whole entry, 
     printf %s "$request" | aws_call dynamodb UpdateItem -
 }
 
-release() {  # no actor is kept warm, and no instance takes this one's place any more
+release() {  # ends the warm actors, and keeps the group from replacing this instance
     if [ "$NITRO_PROVISIONED" -gt 0 ]; then
         retry aws_call lambda DeleteProvisionedConcurrencyConfig "FunctionName=${NITRO_ACTOR_FUNCTION%:*}" \
             "Qualifier=${NITRO_ACTOR_FUNCTION##*:}" ||
@@ -161,10 +171,10 @@ failed() {  # LINE COMMAND
     set +e
     report "$message"
     tell_stack
-    # Else nothing would bound the launches.
+    # Otherwise nothing would limit the launches.
     [ -n "$is_counted" ] || { state=finished; release || true; }
     write_ledger "$state" "$message" >/dev/null
-    # So that people can read the log's end where it is shipped to.
+    # Time for the end of the log to be shipped.
     sleep "${BOOT_PAUSE_S:-10}"
     shutdown -h now
     exit 1
@@ -179,7 +189,7 @@ give_up() {  # REASON
     release || shutdown -h now
 }
 
-too_late() {  # PHASE SECONDS: unless it is over
+too_late() {  # PHASE SECONDS: does nothing if the phase is over
     local message="phase '$1' of the start was not over after $2 s" state
     step="$1"
     if [ "$1" = image ]; then
@@ -194,19 +204,19 @@ too_late() {  # PHASE SECONDS: unless it is over
     report "$message"
     tell_stack
     state=starting
-    # Else nothing would bound the launches.
+    # Otherwise nothing would limit the launches.
     [ -e "$here/counted" ] || { state=finished; release || true; }
     write_ledger "$state" "$message" >/dev/null || true
     shutdown -h now
 }
 
-watch_interruption() {  # EC2 tells of it two minutes before; AWS recommends to look every 5 s
+watch_interruption() {  # EC2 gives two minutes' notice; AWS recommends checking every 5 s
     local notice
     until new_token && notice=$(metadatum spot/instance-action 2>/dev/null); do
         sleep "${BOOT_PAUSE_S:-5}"
     done
     echo "EC2 takes this instance back: $notice"
-    # The learner saves within its time to stop; the group's next instance continues the run.
+    # The learner saves before its stop timeout. The group's next instance continues the run.
     systemctl stop nitro-learner.service
     shutdown -h now
 }
@@ -224,7 +234,7 @@ StandardError=journal+console
 END
 }
 
-start_timer() {  # UNIT SECONDS: from now on, and over reboots: a time that went by meanwhile counts
+start_timer() {  # UNIT SECONDS: counts from now, including time spent in reboots
     cat >"$units/$1.timer" <<END
 [Unit]
 Description=When $1 starts
@@ -256,15 +266,15 @@ limit_lifetime() {
 }
 
 start_docker() {
-    # Its agent has no cluster here; not every image has one.
+    # The ECS agent has no cluster here. Not every image has the agent.
     systemctl disable --now ecs || true
     systemctl enable --now docker
 }
 
-tell_guard() {  # that this instance boots: the deployment is not taken down as one that is silent
+tell_guard() {  # that this instance boots, so that the deployment is not taken down for its silence
     local entry ordered
     entry=$(retry write_ledger starting "")
-    # The guard's order may not be named in a condition by this role; it is only read, where there is one.
+    # This role may not name the guard's order in a condition, so it reads the order, if there is one.
     ordered=$(printf %s "$entry" | pick Attributes teardown M stack S 2>/dev/null) || ordered=""
     if [ "$ordered" = "$NITRO_STACK" ]; then
         give_up "the deployment is being taken down"
@@ -283,7 +293,7 @@ mark_launch() {  # FOLDER
     date -u +%FT%TZ | put "$1$NITRO_INSTANCE_ID"
 }
 
-count_launch() {  # of this deployment, not of earlier ones of the same run
+count_launch() {  # counts this deployment's launches, without earlier deployments of the run
     local launches deployment="launches/${NITRO_STACK##*/}/"
     retry mark_launch "$deployment"
     launches=$(retry aws_call s3 ListObjectsV2 "Bucket=$NITRO_RESULTS_BUCKET" \
@@ -308,6 +318,8 @@ log_in() {
     printf %s "${password#AWS:}" | docker login --username AWS --password-stdin "${BOOT_IMAGE%%/*}"
 }
 
+# The CDK names an image by the hash of its sources, in a repository that never overwrites a name. The run's record keeps
+# the digest of the image that was pulled, and the machine image's id.
 pull_image() {
     retry log_in
     retry timeout 400 docker pull --quiet "$BOOT_IMAGE"
@@ -322,7 +334,7 @@ write_environment() {
     printf '%s\n' "AWS_REGION=$BOOT_REGION" "AWS_DEFAULT_REGION=$BOOT_REGION" >>"$root/etc/nitro/deployment.env"
 }
 
-keep_connections() {  # what is between here and Lambda forgets those that are silent for minutes
+keep_connections() {  # keepalives: the network between here and Lambda drops idle connections after minutes
     mkdir -p "$root/etc/sysctl.d"
     printf 'net.ipv4.tcp_keepalive_%s\n' time=60 intvl=15 probes=8 >"$root/etc/sysctl.d/90-nitro.conf"
     systemctl restart systemd-sysctl
@@ -334,7 +346,9 @@ start_learner() {
     read -r _ total_kib _ </proc/meminfo
     mkdir -p "$run"
     chown "$nobody:$nobody" "$run"
-    # A thousand actors are a socket and a thread each; processes of the learner share memory.
+    # Each of a thousand actors needs a socket and a thread. The learner's processes share memory. Actors reach the cache
+    # on the instance's address, and the metadata service allows one hop, hence the host's network. In its non-blocking
+    # mode, awslogs loses lines if CloudWatch does not answer, but does not block the run.
     options=(
         --name=nitro-learner --network=host --ipc=host --cap-drop=ALL --security-opt=no-new-privileges
         --pids-limit=-1 --ulimit=nofile=65536:65536 "--memory=$((total_kib - 524288))k" ${BOOT_GPUS:+"--gpus=$BOOT_GPUS"}
@@ -345,8 +359,8 @@ start_learner() {
         watch=nitro-interruption.service
         write_ending nitro-interruption "Ends a spot instance that EC2 takes back" watch-interruption exec
     fi
-    # Exit codes are the container's, above 128 after a signal; 125: Docker could not start it. A learner whose run another
-    # one continues (75) is done, and its instance with it.
+    # Exit codes are the container's: 128 + N after signal N, and 125 if Docker could not start it. With 75, another
+    # learner continues the run, so this learner and its instance end.
     cat >"$units/nitro-learner.service" <<END
 [Unit]
 Description=Nitro learner

@@ -1,4 +1,4 @@
-"""A deployment without a learner: what a pool needs that a process of the user's holds, `nitro_rl.ActorPool`."""
+"""A deployment without a learner: the resources of a `nitro_rl.ActorPool` in the user's own process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stacks.guard import GuardStack
 from stacks.plan import Plan
 
 SESSION_HOURS = 1
-"""A session lasts no longer, as AWS asks of roles that another role assumes; the pool renews it."""
+"""AWS' longest session for a role that another role assumes. The pool renews it."""
 
 
 class Pool(Construct):
     """The role that a pool assumes, and the files that it reads.
 
     Attributes:
-        role: Invokes this experiment's actors and writes its own part of the run's entry in the ledger. Whoever in the
-            account has the right to assume it may do so.
-        outputs: What the pool looks up in the stack.
+        role: Invokes this experiment's actors and writes its own attributes of the run's ledger entry. Any principal
+            of the account with the right to assume it can do so.
+        outputs: The stack's outputs that the pool reads.
     """
 
     outputs: Mapping[str, str]

@@ -914,7 +914,7 @@ def test_a_guard_that_works_is_armed(account: Account) -> None:
     found = check_guard(account.client)
     assert found["guard"].startswith("armed: ")
     assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
-    assert found["reports"].startswith("go to nobody yet: --mail ")
+    assert found["reports"].startswith("have no subscriber yet: --mail ")
     assert account.invoked == [b'{"rehearse": true}']
     client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
@@ -935,7 +935,7 @@ def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account]
 def test_one_that_is_only_prepared_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after ``cdk deploy --no-execute``."""
     monkeypatch.setattr(arming, "find_stack", lambda *_: {"StackStatus": "REVIEW_IN_PROGRESS"})
-    with pytest.raises(AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS, and tells nothing"):
+    with pytest.raises(AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS and does not name its rule"):
         check_guard(account.client)
 
 

@@ -85,7 +85,8 @@ def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
     assert "not used learner.market (learner.kind = function)" in told
     assert "no instance: a function of 1769 MiB makes the updates" in told
     assert "c7i" not in told
-    assert re.search("Step Functions ends the rounds after [0-9.]+ hours, when what stands has cost budget.usd", told)
+    assert re.search("Step Functions ends the rounds after [0-9.]+ hours, when running resources have cost at least "
+                     "budget.usd", told)
 
 
 @pytest.mark.parametrize(("left", "reserved", "at_once"), [(None, 4, None), (109, None, 103), (7, None, 1)])

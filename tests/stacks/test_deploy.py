@@ -171,16 +171,16 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         f"$3.5, also if the learner hangs or dies, as long as the guard runs: the learner may spend ${3.5 - tail:.2f}, "
         f"of which about ${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
     assert said["an hour"] == (
-        f"${burn:.3f} at most for what stands, with disk, address, dashboard, alarms, metrics and images: learner "
-        f"${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors ${WARM:.3f}; actors at work come on top, all of "
-        f"them all the time ${ACTORS:.2f}")
+        f"${burn:.3f} at most for running resources, with disk, address, dashboard, alarms, metrics and images: "
+        f"learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors ${WARM:.3f}; actors at work come "
+        f"on top, all of them all the time ${ACTORS:.2f}")
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
     assert said["without it"].startswith(
         f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and at "
         f"most ${2 * 5 * ACTORS:.2f} for actors at work; then ${CACHE + WARM:.3f} an hour for cache and warm "
-        "actors until somebody stops them")
+        "actors until you stop them")
     assert said["after that"] == (
         "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them")
     assert said["guard"] == (
@@ -621,7 +621,7 @@ def test_ctrl_c_while_the_cdk_runs_says_what_goes_on(
     aws.interrupted_call = call
     assert deploy.main([str(file), "--yes"]) == 130
     said = capsys.readouterr().err
-    assert said.startswith("\ninterrupted: CloudFormation goes on with what it has begun") and said.count("\n") == 2
+    assert said.startswith("\ninterrupted: CloudFormation continues what it has begun") and said.count("\n") == 2
     assert "python -m runtime status hopper" in said and "python -m runtime stop hopper" in said
 
 
@@ -647,7 +647,7 @@ def test_the_cdk_does_not_outlive_a_command_that_is_ended(
         assert deploy.main([str(file), "--yes"]) == 130
     finally:
         signal.signal(number, before)
-    assert capsys.readouterr().err.startswith("\ninterrupted: CloudFormation goes on with what it has begun")
+    assert capsys.readouterr().err.startswith("\ninterrupted: CloudFormation continues what it has begun")
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
 

@@ -103,7 +103,7 @@ def test_all_of_it_at_once(synthesise: Synthesise) -> None:
     ("none", {"tags": "team"}, "tags = 'team' is not allowed: 'team'; allowed: KEY=VALUE,KEY=VALUE, with keys"),
     ("none", {"tags": "a=b,nitro:run=x"}, "is not allowed: 'nitro:run=x'"),
     ("none", {"tags": "AWS:x=y"}, "is not allowed: 'AWS:x=y'"),
-    ("none", {"tags": "team=a,Team=b"}, "'Team' stands there twice; IAM does not tell upper from lower case"),
+    ("none", {"tags": "team=a,Team=b"}, "'Team' is in it twice; IAM does not distinguish upper from lower case"),
     ("none", {"tags": ",".join(f"key{number}=x" for number in range(41))}, "41 tags; allowed: up to 40"),
     ("none", {**NETWORK, "subnets": f"{SUBNETS[0]},{SUBNETS[0]}"}, "subnets = 'subnet-0123456789abcdef0,subnet-0123"),
     ("none", {"vpc": "vpc-1", "subnets": SUBNETS[0]}, "vpc = 'vpc-1' is not allowed; allowed: the id of the VPC"),

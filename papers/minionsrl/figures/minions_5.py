@@ -17,7 +17,7 @@ THIRDS = ("first", "second", "last")
 
 
 def measure(work: Path) -> dict[str, Any]:
-    """Measures nothing: the runs are the competition's."""
+    """Measures nothing, because the runs are the competition's."""
     runs = [{"seed": run["seed"], "stop_reason": run["stop_reason"], "cents": 100.0 * run["spent_usd"],
              "seconds": run["modelled_s"], "actors": run["rows"]["actor_count"],
              "returns": run["rows"]["episode_return_mean"]} for run in competed("minions")["minions"]]
@@ -27,7 +27,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean actors of the first, second and last third of a run over seeds, and how they differ from the second."""
+    """Returns the mean actors in each third of a run over seeds, and their difference from the second third."""
     means = {name: [float(np.mean(np.array_split(run["actors"], 3)[place])) for run in runs]
              for place, name in enumerate(THIRDS)}
     return {"actors": {name: over_seeds(values) for name, values in means.items()},

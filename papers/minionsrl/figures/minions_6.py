@@ -18,18 +18,18 @@ ROUNDS, LOOKS = 50, (25, 50)
 
 
 def competed(*rules: str) -> dict[str, list[dict[str, Any]]]:
-    """The competition's runs by rule, in the order of their seeds."""
+    """Returns the competition's runs by rule, in the order of their seeds."""
     runs = sorted(json.loads((RESULTS / "hopper.json").read_text())["runs"], key=lambda run: run["seed"])
     return {rule: [run for run in runs if run["rule"] == rule] for rule in rules}
 
 
 def measure(work: Path) -> dict[str, Any]:
-    """Measures nothing: the runs are the competition's."""
+    """Measures nothing, because the runs are the competition's."""
     return {"returns": {rule: [smooth(run) for run in runs] for rule, runs in competed(*RULES).items()}}
 
 
 def smooth(run: dict[str, Any]) -> list[float]:
-    """The mean return of the last five rounds' episodes, for each round."""
+    """Returns the mean return of the last five rounds' episodes, for each round."""
     [returns] = by_round([run], "episode_return_mean")
     found = [float(np.nanmean(returns[max(place - 4, 0):place + 1])) for place in range(min(ROUNDS, len(returns)))]
     return found + [found[-1]] * (ROUNDS - len(found))

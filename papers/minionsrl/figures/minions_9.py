@@ -1,4 +1,4 @@
-"""MinionsRL Fig. 9: a scheduler that is trained from scratch against one that is fine-tuned from another task."""
+"""MinionsRL Fig. 9: a scheduler trained from scratch against one fine-tuned from another task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure(work: Path) -> dict[str, Any]:
     for arm, words in begun.items():
         out = work / f"{ARMS[arm]}.safetensors"
         if main([*words, task.file, "--episodes", str(EPISODES), "--out", str(out), *settings]):
-            raise SystemExit(f"{arm}: the scheduler's training failed; the same command goes on")
+            raise SystemExit(f"{arm}: the scheduler's training failed; the same command continues")
         runs = [read_recording(out.with_suffix(".runs") / f"episode-{number:04d}") for number in range(1, EPISODES + 1)]
         found[arm] = {"seconds": [run.modelled_s for run in runs], "cents": [100.0 * run.spent_usd for run in runs],
                       "reached": sum(run.is_success for run in runs),

@@ -17,7 +17,7 @@ PUBLISHED = {"minions": (241, 1.2), "max": (232, 1.7), "minions-adapt": (403, 4.
 
 
 def measure(work: Path) -> dict[str, Any]:
-    """Measures nothing: the runs are the competition's."""
+    """Measures nothing, because the runs are the competition's."""
     found: dict[str, Any] = {}
     for rule, runs in competed(*ROWS).items():
         seconds, cents = [run["modelled_s"] for run in runs], [100.0 * run["spent_usd"] for run in runs]

@@ -1,4 +1,4 @@
-"""What a finished run tells of its workload: its rows, and what decided when it ended."""
+"""Reads finished runs as recordings: their rows, and the limits that decided their end."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Recording:
 
     Attributes:
         rows: Its rounds.
-        workload: What two runs have in common whose recordings belong together.
-        stop_reason: Why it ended.
-        spent_usd: What it cost, modelled.
-        modelled_s: What it took, modelled.
+        workload: The settings that runs of one surrogate must share.
+        stop_reason: The reason for its end.
+        spent_usd: Its modeled cost.
+        modelled_s: Its modeled time.
     """
 
     rows: Sequence[RoundRow]
@@ -58,7 +58,7 @@ class Recording:
 
     @property
     def shares(self) -> list[float]:
-        """R̄/J of each round: that of the last round that had a return, 0 before the first one."""
+        """R̄/J of each round, from the last round with a return; 0 before the first."""
         found, seen = [], Seen()
         for row in self.rows:
             seen = seen.after(row)
@@ -94,10 +94,10 @@ def read_recording(path: Path) -> Recording:
 
 
 def read_recordings(directories: Sequence[Path]) -> list[Recording]:
-    """Reads all finished runs below some directories; they may differ in ``actors_min`` and ``actors_max`` alone.
+    """Reads all finished runs below some directories, which may differ only in ``actors_min`` and ``actors_max``.
 
     Raises:
-        RunDirectoryError: There are none, or they are not of one workload.
+        RunDirectoryError: There are none, or they have different workloads.
     """
     found: list[Recording] = []
     names = ", ".join(map(str, directories))

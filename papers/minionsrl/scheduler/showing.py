@@ -1,4 +1,4 @@
-"""What a scheduler is and does, for people."""
+"""Describes a scheduler and its decisions as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POOR_R2 = 0.05
 
 
 def fit_lines(surrogate: Surrogate) -> Iterator[str]:
-    """Yields what a fit says about itself."""
+    """Yields lines that describe a fit."""
     recorded = surrogate.recorded
     yield (f"{surrogate.workload['environment_id']}: {recorded['runs']} runs, {recorded['rounds']} rounds, "
            f"${recorded['usd']:.4f}, {recorded['modelled_s']:.0f} s (modelled)")
@@ -35,7 +35,7 @@ def fit_lines(surrogate: Surrogate) -> Iterator[str]:
 
 
 def comparison_lines(found: Mapping[str, Sequence[Episode]], *, actors_min: int) -> Iterator[str]:
-    """Yields how rules compare on the surrogate, and whether the scheduler is the best of them.
+    """Yields a comparison of rules on the surrogate, and whether the scheduler is the best.
 
     Args:
         found: The episodes of each rule.
@@ -56,7 +56,7 @@ def comparison_lines(found: Mapping[str, Sequence[Episode]], *, actors_min: int)
 
 
 def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
-    """Yields what a scheduler is, what it was trained on and what that has cost, and what it decides."""
+    """Yields lines about a scheduler, its training and cost, and its decisions."""
     yield f"chooses from {saved.actors_min} to {saved.actors_max} actors; sha256 {saved.digest[:16]}"
     for number, entry in enumerate(saved.history, start=1):
         yield f"{number}. {entry.get('phase', 'trained')}"
@@ -76,7 +76,7 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
 
 
 def run_lines(saved: SavedScheduler, run: Recording) -> Iterator[str]:
-    """Yields what a scheduler would have decided in a recorded run's rounds."""
+    """Yields a scheduler's decisions for a recorded run's rounds."""
     seen = Seen()
     yield "round  actors then  likeliest (mean)"
     for row in run.rows:

@@ -1,7 +1,7 @@
-"""A surrogate of a workload: what a round would bring, fitted to recorded runs whose counts were drawn at random.
+"""A surrogate of a workload: predicts a round's results, fitted to recorded runs with random numbers of actors.
 
-With r = R̄/J (`runtime.scaler.saved_scheduler.return_share`), x the level around which r scatters, n actors in round k,
-whose update makes the policy that round k + 1 shows, and N = Σ n so far, it is
+Let r = R̄/J (`runtime.scaler.saved_scheduler.return_share`), x the level around which r scatters, n the actors in round
+k, whose update makes the policy of round k + 1, and N = Σ n so far. Then
 
     x_{k+1} − x_k   = f · (n, n·ln N) + e,       r_k = x_k + N(0, (a + b·x_k)²)
     ln actor_s      ~ N(μ, σ²)
@@ -10,17 +10,17 @@ whose update makes the policy that round k + 1 shows, and N = Σ n so far, it is
     dollars         = c · (1, n·actor_s, round_s)
     ln KL, ln loss  = q · (1, r, ln n, ln k) + e
 
-Each row of coefficients is by least squares, each e by the residuals. f is fitted to what the level gains in a window
-of 20 rounds (of a third of the shortest run, if that is less), with the regressors of these rounds added up; the level
-is the mean of five rounds, weighted by their episodes. From one round to the next a few episodes' chance outweighs what
-an update brings, and a regression on last round's return finds little but that high returns are followed by lower ones.
-Each actor of a round brings the same, and less the more samples there have been. More regressors (the level, ln k,
-ln n) explained no more on nine runs of Hopper that were left out, and less at counts that never change.
+Coefficients are fitted by least squares, and each e by the residuals. f is fitted to the level's gain in a window of 20
+rounds (a third of the shortest run, if that is less), with the regressors of these rounds summed. The level is the mean
+of five rounds, weighted by their episodes. From one round to the next, the chance of a few episodes outweighs an
+update's gain, and a regression on the last round's return would mostly find regression to the mean. All actors of a
+round contribute equally, and less the more samples there have been. More regressors (the level, ln k, ln n) explained
+no more on nine held-out runs of Hopper, and less with constant counts.
 
-Errors are on runs that were left out, each run once (`held_out`): R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)², with ȳ of the runs that
-were not left out. KL and loss are not predicted (R² −0.14 and −0.03 on Hopper). Rounds of one run are not independent,
-so rows are never left out by themselves. ``return_gain_without_actors`` is a regression on (1, ln k): what the number
-of actors explains is the difference.
+Errors are measured on held-out runs, each once (`held_out`): R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)², with ȳ of the other runs.
+Whole runs are held out because rounds of one run are not independent. KL and loss are not predicted (R² −0.14 and −0.03
+on Hopper). ``return_gain_without_actors`` is a regression on (1, ln k): the difference to it is the part that the
+number of actors explains.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ FORMS: Final[Mapping[str, Callable[[Points], list[Any]]]] = {
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A fitted workload; see the head of this file.
+    """A fitted workload; see the module's docstring.
 
     Attributes:
-        workload: As of `Recording.workload`.
-        coefficients: Of each quantity of `FORMS`.
-        noise: Standard deviation of each residual, of the gain for one round; ``share`` is ``(a, b)``.
+        workload: See `Recording.workload`.
+        coefficients: Coefficients of each quantity of `FORMS`.
+        noise: Standard deviation of each residual, for the gain of one round; ``share`` is ``(a, b)``.
         start: Mean and standard deviation of the first share.
         reached_share: The training episodes' level at which evaluations find the target reached.
-        reserve_usd: What was left when recorded runs ended for want of budget: the next round's worst case.
+        reserve_usd: Money left when recorded runs ended for lack of budget: the next round's worst case.
         reference_s: Mean modelled seconds of a recorded run.
         window_rounds: Rounds over which gains were fitted.
-        held_out: By quantity, ``r2`` and ``rmse`` on runs that were left out; of the gain, for a window.
-        recorded: ``runs``, ``rounds``, and what they have cost: ``usd``, ``modelled_s``.
+        held_out: By quantity, ``r2`` and ``rmse`` on held-out runs; for the gain, over a window.
+        recorded: ``runs``, ``rounds``, and their cost: ``usd``, ``modelled_s``.
     """
 
     workload: Mapping[str, Any]
@@ -98,10 +98,10 @@ class Surrogate:
 
     @classmethod
     def load(cls, path: Path) -> Surrogate:
-        """Reads it.
+        """Reads a surrogate.
 
         Raises:
-            RunDirectoryError: It cannot be read, or is none.
+            RunDirectoryError: The file cannot be read, or is not a surrogate.
         """
         try:
             tree = parse_json(path.read_bytes())
@@ -116,7 +116,7 @@ class Surrogate:
             raise RunDirectoryError(f"{path} is no surrogate: {error}") from None
 
     def predicted(self, name: str, points: Points) -> float:
-        """Returns a quantity without its noise, of one point."""
+        """Returns a quantity of one point, without noise."""
         return float(np.dot(self.coefficients[name], [float(np.squeeze(one)) for one in FORMS[name](points)]))
 
 
@@ -124,9 +124,9 @@ _KEYS: Final = ("share", "log_n", "log_sum", "log_k", "n", "actor_s", "learner_s
 
 
 def points_of(run: Recording) -> Points:
-    """Returns regressors and quantities of a run's rounds, float64 ``[K]`` each; NaN where there is none.
+    """Returns regressors and quantities of a run's rounds, float64 ``[K]`` each; NaN if missing.
 
-    ``share`` is the level, and ``scatter`` how far the round's own share is from it.
+    ``share`` is the level, and ``scatter`` the difference of the round's own share from it.
     """
     rows = run.rows
     # Before the first episode ends there is no share.
@@ -153,10 +153,10 @@ def points_of(run: Recording) -> Points:
 
 
 def fit(runs: Sequence[Recording]) -> Surrogate:
-    """Fits the surrogate of recorded runs of one workload.
+    """Fits a surrogate to recorded runs of one workload.
 
     Raises:
-        RunDirectoryError: They are fewer than two, too short, or one has no return.
+        RunDirectoryError: There are fewer than two, they are too short, or one has no return.
     """
     if len(runs) < 2 or sum(len(run.rows) for run in runs) < 20:
         raise RunDirectoryError(f"{len(runs)} recorded runs with {sum(len(run.rows) for run in runs)} rounds; a "
@@ -184,7 +184,7 @@ def fit(runs: Sequence[Recording]) -> Surrogate:
 
 
 Design = tuple[np.ndarray, np.ndarray]
-"""Regressors ``[K, P]`` and the quantity ``[K]`` of all points that have both."""
+"""Regressors ``[K, P]`` and the quantity ``[K]`` of all points with both."""
 
 
 def _design(name: str, points: Points, window: int) -> Design:
@@ -217,7 +217,7 @@ def _noise(each: Sequence[Points], coefficients: Mapping[str, np.ndarray], windo
         noise[name] = [float(np.std(y - x @ one)) / math.sqrt(rounds)]
     share, scatter = (np.concatenate([one[name] for one in each]) for name in ("share", "scatter"))
     known = np.isfinite(share)
-    # E|e| = σ·√(2/π); and a mean of m values goes with each of them by 1/m.
+    # E|e| = σ·√(2/π). A mean of m values contains each of them with weight 1/m.
     line = np.polyfit(share[known], np.abs(scatter[known]), 1) * math.sqrt(
         math.pi / 2.0 * _SMOOTHED_ROUNDS / (_SMOOTHED_ROUNDS - 1))
     return noise | {"share": [float(line[1]), float(line[0])]}
@@ -238,11 +238,11 @@ def _held_out(each: Sequence[Points], window: int) -> dict[str, dict[str, float]
 
 
 class SurrogateRun:
-    """One run of the surrogate: like a run of the engine, with rounds and an end.
+    """One run of the surrogate, with rounds and an end like a run of the engine.
 
     Attributes:
-        seen: What a scheduler has seen.
-        round_index: The round that is to be decided about, from 1.
+        seen: The scheduler's observations so far.
+        round_index: The round to decide about, from 1.
         shares: R̄/J of the finished rounds.
     """
 
@@ -255,7 +255,7 @@ class SurrogateRun:
         self._actors = 0
 
     def play(self, actors: int) -> bool:
-        """Plays a round with so many actors, or as many as max_steps has room for; returns whether the run goes on."""
+        """Plays a round with this number of actors, fewer if max_steps requires. Returns whether the run continues."""
         actors = max(1, self._room_for(actors))
         surrogate, n = self._surrogate, float(actors)
         self._actors += actors
@@ -302,7 +302,7 @@ class SurrogateRun:
 
 
 def _exp(logarithm: float) -> float:
-    """The number of a logarithm; of one that no round has, the largest that is still finite when it is summed."""
+    """Returns e^x, limited so that sums remain finite for values that no round has."""
     return math.exp(min(logarithm, 100.0))
 
 
@@ -311,4 +311,4 @@ def _within(share: float) -> float:
 
 
 ROUNDS_MAX: Final = 2000
-"""Rounds of a surrogate's run, whatever its limits."""
+"""Maximum rounds of a surrogate's run."""

@@ -1,9 +1,9 @@
-"""Training of the scheduler by this project's own PPO, on a surrogate or on real runs; one update an episode.
+"""Trains the scheduler with this project's own PPO, on a surrogate or on real runs, with one update per episode.
 
-An episode is one run: its rounds are the steps, in minibatches of one, two or four. The reward of round k is
-``−β·P_k/T``, with P_k the round's modelled seconds and T those of a typical run; a run that ends without its target
-gets ``max_k R̄_k/J − 1`` on top in its last round. So what a failure costs is ten times what a typical run's time
-does, whatever the units of the return.
+An episode is one run. Its rounds are the steps, in minibatches of one, two or four. The reward of round k is
+``−β·P_k/T``, with P_k the round's modeled seconds and T a typical run's. A run that misses its target also gets
+``max_k R̄_k/J − 1`` in its last round. So a failure costs ten times a typical run's time, regardless of the return's
+units.
 
 On the surrogate of Hopper rounds come out right, and the seconds of large rounds a quarter too long.
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 BETA: Final = 0.1
 NETWORK: Final = "mlp tanh 64 64"
 LEARNING_RATES: Final = (0.001, 0.005, 0.01)
-"""Paper: MinionsRL Table 1; 0.005 is the one that the text names."""
+"""Paper: MinionsRL Table 1; its text names 0.005."""
 MINIBATCHES: Final = (1, 2, 4)
-"""Rounds of a gradient step. Paper: MinionsRL Table 1."""
+"""Rounds per gradient step. Paper: MinionsRL Table 1."""
 _SURROGATE_STREAM: Final = 0x5C4ED
 _MOMENTS_WEIGHT: Final = 100
 
@@ -57,8 +57,8 @@ class Episode:
         actions: Indices of counts, int64 ``[K]``.
         rewards: float64 ``[K]``.
         is_success: Whether it reached its target.
-        seconds: Modelled.
-        usd: Modelled.
+        seconds: Its modeled time.
+        usd: Its modeled cost.
     """
 
     states: np.ndarray
@@ -70,13 +70,13 @@ class Episode:
 
 
 def rewards(round_s: Sequence[float], shares: Sequence[float], *, is_success: bool, reference_s: float) -> np.ndarray:
-    """Returns the reward of each round, float64 ``[K]``; see the head of this file.
+    """Returns the reward of each round, float64 ``[K]``; see the module's docstring.
 
     Args:
-        round_s: P_k, modelled seconds of each round.
+        round_s: P_k, modeled seconds of each round.
         shares: R̄_k/J of each round.
         is_success: Whether the run reached its target within its budget.
-        reference_s: T, modelled seconds of a typical run.
+        reference_s: T, modeled seconds of a typical run.
     """
     found = -BETA * np.asarray(round_s, np.float64) / reference_s
     if not is_success:
@@ -88,9 +88,9 @@ def episode_of(run: Recording, *, actors_min: int, reference_s: float) -> Episod
     """Returns a real run as an episode.
 
     Args:
-        run: A run of ``scaler.kind = minions``, whose bounds are those of its scheduler.
+        run: A run of ``scaler.kind = minions`` with its scheduler's bounds.
         actors_min: Actors of the scheduler's first output.
-        reference_s: As of `rewards`.
+        reference_s: See `rewards`.
     """
     seen, states = Seen(), []
     for row in run.rows:
@@ -103,15 +103,15 @@ def episode_of(run: Recording, *, actors_min: int, reference_s: float) -> Episod
 
 
 Decide = Callable[[np.ndarray], int]
-"""From a state to the index of a count."""
+"""Maps a state to the index of a count."""
 
 
 def play(surrogate: Surrogate, decide: Decide, generator: np.random.Generator) -> Episode:
     """Plays one run of the surrogate.
 
     Args:
-        decide: Chooses; the first index is the workload's ``actors_min``.
-        generator: Draws what the surrogate leaves to chance.
+        decide: Chooses a count; the first index is the workload's ``actors_min``.
+        generator: Source of the surrogate's randomness.
     """
     run, workload = SurrogateRun(surrogate, generator), surrogate.workload
     target_return, budget_usd = float(workload["target_return"]), float(workload["budget_usd"])
@@ -128,17 +128,17 @@ def play(surrogate: Surrogate, decide: Decide, generator: np.random.Generator) -
 
 
 def sampled(policy: Policy, generator: np.random.Generator) -> Decide:
-    """Returns what draws from a scheduler's distribution."""
+    """Returns a decision that draws from a scheduler's distribution."""
     return lambda state: int(policy.sample(policy.outputs(state), policy.noise(generator, 1)[0]))
 
 
 def greedy(policy: Policy) -> Decide:
-    """Returns what takes the likeliest count."""
+    """Returns a decision that takes the likeliest count."""
     return lambda state: int(policy.best_action(state))
 
 
 def always(index: int) -> Decide:
-    """Returns what takes the same count in every round."""
+    """Returns a decision that takes the same count in every round."""
     return lambda state: index
 
 
@@ -148,23 +148,23 @@ class SchedulerLearner:
     Attributes:
         actors_min: Actors of the first output.
         actors_max: Actors of the last one.
-        ppo: What trains it.
-        settings: Those of its training, for the scheduler's history.
+        ppo: Its learner.
+        settings: Settings of its training, for the scheduler's history.
     """
 
     def __init__(self, actors_min: int, actors_max: int, *, learning_rate: float = 0.005, minibatch_rounds: int = 2,
                  epochs: int = 4, seed: int = 0) -> None:
-        """Makes a fresh one, which draws nearly uniformly.
+        """Creates a new scheduler, which draws nearly uniformly.
 
         Args:
             actors_min: Fewest actors that it chooses.
-            actors_max: Most of them.
-            learning_rate: Adam's, as `LEARNING_RATES`.
-            minibatch_rounds: Rounds of a gradient step, as `MINIBATCHES`.
-            epochs: Passes over an episode; the paper does not say how many.
-            seed: Of its networks and of the order of its rounds.
+            actors_max: Most actors that it chooses.
+            learning_rate: Adam's learning rate, one of `LEARNING_RATES`.
+            minibatch_rounds: Rounds per gradient step, one of `MINIBATCHES`.
+            epochs: Passes over an episode. The paper does not give the number.
+            seed: Seed of its networks and of the order of its rounds.
         """
-        # Only now: what needs no training needs no torch.
+        # Imported here, so that uses without training need no torch.
         from runtime.learner import LearnerSpec
         from runtime.learner.ppo import Ppo
 
@@ -183,7 +183,7 @@ class SchedulerLearner:
         return Policy.from_bytes(self.ppo.weights())
 
     def update(self, episode: Episode) -> None:
-        """Trains on an episode that `policy` has played."""
+        """Trains on an episode played by `policy`."""
         policy = self.policy
         outputs = np.stack([policy.outputs(state).copy() for state in episode.states])
         count = len(episode.actions)
@@ -198,19 +198,19 @@ class SchedulerLearner:
             bootstrap_observations=np.zeros((0, len(FEATURES)), np.float32)), progress=0.0)
 
     def saved(self, history: Sequence[Mapping[str, Any]]) -> SavedScheduler:
-        """Returns it as a file holds it."""
+        """Returns the scheduler in its file format."""
         critic = {name.removeprefix("critic."): array for name, array in self.ppo.snapshot().arrays.items()
                   if name.startswith("critic.")}
         return SavedScheduler(self.ppo.weights(), self.actors_min, critic, tuple(history))
 
     def take(self, saved: SavedScheduler) -> None:
-        """Goes on from a saved scheduler, with a new optimiser.
+        """Continues from a saved scheduler, with a new optimizer.
 
-        What it has seen counts as much as `_MOMENTS_WEIGHT` rounds, so that a few episodes of another task shift what
-        normalises its states.
+        Its observations so far count like `_MOMENTS_WEIGHT` rounds, so that a few episodes of another task shift the
+        normalization of states.
 
         Raises:
-            CheckpointError: It has other layers, or other counts.
+            CheckpointError: It has different layers or counts.
         """
         from lambda_actor import wire
 
@@ -231,7 +231,7 @@ class SchedulerLearner:
 
 
 def fresh_learner(workload: Mapping[str, Any], **options: Any) -> SchedulerLearner:
-    """Returns a learner for the bounds of a workload; ``options`` as of `SchedulerLearner`."""
+    """Returns a learner for the bounds of a workload. See `SchedulerLearner` for ``options``."""
     return SchedulerLearner(workload["actors_min"], workload["actors_max"], **options)
 
 
@@ -241,9 +241,9 @@ def fresh_learner(workload: Mapping[str, Any], **options: Any) -> SchedulerLearn
 def train_on_surrogate(
     learner: SchedulerLearner, surrogate: Surrogate, *, episodes: int, seed: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Trains for so many episodes; returns the entry for the scheduler's history, with what that has cost.
+    """Trains for a number of episodes. Returns the entry for the scheduler's history, including the cost.
 
-    The dollars are those of the recording and of this training: its CPU-seconds here, at the price of an instance.
+    The cost includes the recording and this training: its CPU seconds here, at an instance's price.
     """
     started_s, found = time.process_time(), []
     for number in range(1, episodes + 1):
@@ -265,7 +265,7 @@ def train_on_surrogate(
 
 
 def compared(surrogate: Surrogate, policy: Policy, *, episodes: int, seed: int) -> dict[str, list[Episode]]:
-    """Plays a scheduler, random counts and fixed ones on the surrogate, each with the same chances."""
+    """Plays a scheduler, random counts and fixed ones on the surrogate, each with the same random numbers."""
     lowest, highest = int(surrogate.workload["actors_min"]), int(surrogate.workload["actors_max"])
     fixed = sorted({round(one) for one in np.geomspace(lowest, highest, 5)})
     draws = np.random.default_rng((seed, lowest, highest))
@@ -281,26 +281,26 @@ def compared(surrogate: Surrogate, policy: Policy, *, episodes: int, seed: int) 
 # On real runs
 
 PlayRun = Callable[[int, Path, Path], None]
-"""Trains the workload once: with the number of the episode, from 1, the scheduler's file and the run's directory. It
-continues what the directory holds."""
+"""Trains the workload once, given the episode's number, from 1, the scheduler's file and the run's directory. Continues
+a run in that directory."""
 
 
 def train_on_runs(
     learner: SchedulerLearner, directory: Path, play_run: PlayRun, *, episodes: int, phase: str,
     identity: Mapping[str, Any], say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Trains on so many real runs; returns the entry for the scheduler's history, with what they have cost.
+    """Trains on a number of real runs. Returns the entry for the scheduler's history, including their cost.
 
-    Each run stays in the directory, and so does the learner's state after the last two, so that a process that is
-    killed loses no finished episode.
+    The directory keeps each run, and the learner's state after the last two, so that a killed process loses no finished
+    episode.
 
     Args:
-        learner: Fresh, or as fine-tuning begins.
-        directory: Of the runs.
+        learner: A new learner, or the start of fine-tuning.
+        directory: The directory of the runs.
         play_run: Plays an episode.
-        episodes: In all, those of earlier calls included.
-        phase: What the history calls this.
-        identity: What must not change from one call to the next.
+        episodes: Total number, including earlier calls.
+        phase: Name of this phase in the history.
+        identity: Values that must not change between calls.
         say: Prints a line.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What the boosting signal is worth (docs/design/detector.md)."""
+"""Measures the value of the boosting signal (docs/design/detector.md)."""

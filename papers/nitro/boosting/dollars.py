@@ -1,17 +1,17 @@
-"""Whole trainings whose actors a score decides, against the same score in permuted order, and none, at equal dollars.
+"""Compares trainings with actors chosen by a score, by the same score in permuted order, and by none, at equal dollars.
 
     python -m papers.nitro.boosting.dollars experiments/hopper-nitro.yaml --seed 0 --out WORK [--minutes M]
 
-Arms, each a training from the same start with the same random streams:
+The arms are trainings from the same start with the same random streams:
 
-- ``convexity``: Nitro's scaler on R, low values boost (paper: Nitro §5.3);
-- ``convexity-permuted``: the normalised scores (S_k/d^k) of that training in another order, under the same decay d^k;
-  of many random orders the one that starts most nearly as many actors;
-- ``convexity-even``: as many actors in all, spread evenly over the rounds;
-- ``convexity-rounds``: as many actors in all, I_min in each of more rounds: nothing is boosted.
+- ``convexity``: Nitro's scaler on R; low values boost (paper: Nitro §5.3).
+- ``convexity-permuted``: the normalized scores (S_k/d^k) of that training in another order, with the same decay d^k:
+  the one of many random orders whose number of actors is closest.
+- ``convexity-even``: the same number of actors in all, spread evenly over the rounds.
+- ``convexity-rounds``: the same number of actors in all, I_min in each of more rounds, so nothing is boosted.
 
-All start the same number of actors but for a few, and every actor costs the same.
-Each finished arm is a line of ``WORK/NAME-dollars-SEED.jsonl``; started again, only those that are missing are trained.
+All start nearly the same number of actors, and every actor costs the same. Each finished arm is a line of
+``WORK/NAME-dollars-SEED.jsonl``. A restart trains only the missing arms.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ SIGNAL = "convexity"
 
 
 def measured(learner: ActorCritic, updates: Sequence[Update]) -> float | None:
-    """R of a policy on what it was made from; low values boost."""
+    """Returns R of a policy on the samples of its update. Low values boost."""
     return signals.curvature(learner, updates[-1].samples, "log_prob", subset_size=1024)["ratio"]
 
 
 def train(
     experiment: Experiment, decide: Callable[[Trainer, list[Update], int], int], rounds: int, deadline_s: float
 ) -> dict[str, Any]:
-    """One training; what it used, and what its policies return.
+    """Trains once. Returns the actors used, and the policies' returns.
 
     Args:
-        decide: From the training, its updates so far and the round's number: how many actors it gets.
+        decide: Returns a round's number of actors, given the training, its updates so far and the round's number.
     """
     trainer, updates, counts, evaluated = Trainer(experiment), [], [], {}
     for round_index in range(1, rounds + 1):
         if time.monotonic() > deadline_s:
-            raise TimeoutError("no time is left; start again to go on")
+            raise TimeoutError("no time is left; start again to continue")
         counts.append(decide(trainer, updates, round_index))
         updates.append(trainer.update(trainer.roll_out(round_index, counts[-1])))
         if round_index % EVALUATE_EVERY == 0 or round_index == rounds:
@@ -65,7 +65,7 @@ def train(
 
 def arms(experiment: Experiment, rounds: int, known: dict[str, dict[str, Any]], deadline_s: float
          ) -> Iterator[dict[str, Any]]:
-    """The lines of the arms that are not known yet."""
+    """Yields the lines of missing arms."""
     settings = experiment.scaler
     if SIGNAL not in known:
         scores: list[float] = []

@@ -1,19 +1,19 @@
-"""Measures, along one training, what signals say of each round, how noisy they are, and what boosting would have won.
+"""Measures each round's signals along one training, their noise, and the gain from boosting the round.
 
     python -m papers.nitro.boosting.measure experiments/hopper-nitro.yaml --seed 0 --out WORK [--paper] [--minutes M]
 
-A training with I_min actors in every round is the base. Before each of its rounds k, with policy π_k at hand:
+The base is a training with I_min actors in every round. Before each of its rounds k, with policy π_k:
 
-- ``signals``: all signals, from the batch that made π_k, as a run has them when it must decide;
-- ``noise`` (rounds in blocks of consecutive ones): R of π_k on independent batches of π_k, by objective and size, on
-  other subsets of one batch, and from other start vectors;
-- ``lanczos`` (the first round of each block): R by fewer and more iterations;
-- ``gain`` (every few rounds; paper: Nitro §2.2 and §5.2, Fig. 2 and 7): round k is rolled out anew several times, with
-  I_max actors; π_k is updated from all of them, again from π_k, from the first I_min, and from all of them in as many
-  gradient steps as those have, with larger minibatches; each of these policies is evaluated.
+- ``signals``: all signals, from the batch that made π_k, as a run has them when it must decide.
+- ``noise`` (in blocks of consecutive rounds): R of π_k on independent batches of π_k, by objective and size, on other
+  subsets of one batch, and from other start vectors.
+- ``lanczos`` (first round of each block): R with fewer and more iterations.
+- ``gain`` (every few rounds; paper: Nitro §2.2 and §5.2, Fig. 2 and 7): round k is rolled out several times with I_max
+  actors. π_k is updated from all of them, from the first I_min, and from all of them with larger minibatches, in the
+  number of gradient steps of the first I_min. Each of these policies is evaluated.
 
-Each measurement is a line of ``WORK/NAME-SEED.jsonl``. Started again it trains again, which is the same to the bit, and
-measures only what is not there.
+Each measurement is a line of ``WORK/NAME-SEED.jsonl``. A restart repeats the training, which is identical to the bit,
+and makes only the missing measurements.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MIDDLE_SIZE, LARGE_SIZE = SIZES[1:]
 REPLICATES = 3
 """Independent batches of each policy."""
 REPLICATES_LARGE, LARGE_ROUNDS = 2, (30, 32)
-"""Of the large size, which takes most of the time, fewer and for few policies."""
+"""The same for the large size, which takes most of the time: fewer batches, for fewer policies."""
 LANCZOS_STEPS = (4, 6, 8, 10, 15, 20, 40)
 GAIN_EVERY = 4
 REPETITIONS = 6
@@ -66,7 +66,7 @@ class Study:
         self._known = {(line["kind"], line["round_index"], line["repetition"]) for line in whole_lines(path)}
 
     def run(self, rounds: int, gain_every: int, repetitions: int, *, has_noise: bool) -> None:
-        """Trains, and measures what is not known yet, until there is no time left."""
+        """Trains, and makes missing measurements, until the time is up."""
         trainer, batches, report = self._trainer, [], {}
         for round_index in range(1, rounds + 1):
             if batches:
@@ -93,7 +93,7 @@ class Study:
         if (kind, round_index, repetition) in self._known:
             return
         if time.monotonic() > self._until_s:
-            raise TimeoutError("no time is left; start again to go on")
+            raise TimeoutError("no time is left; start again to continue")
         started_s, before = time.perf_counter(), self._trainer.snapshot()
         line = {"kind": kind, "round_index": round_index, "repetition": repetition,
                 **measure(round_index, repetition, *more), "seconds": time.perf_counter() - started_s}
@@ -120,7 +120,7 @@ class Study:
         learner = self._trainer.learner
 
         def samples(size: int) -> DetectorSamples:
-            # The smallest is drawn from twice as many, as a run's subset is from its smallest round.
+            # The smallest is drawn from twice its size, like a run's subset from its smallest round.
             return learner.samples(self._trainer.batch(fragments[: max(size, 2 * SIZES[0]) // steps])).arrays
 
         by_size = {size: samples(size) for size in sizes}
@@ -161,7 +161,7 @@ class Study:
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """What the file holds, but for a line that is not finished.
+    """Returns the file's lines, without an unfinished one.
 
     Raises: SystemExit: A finished line is not JSON.
     """
@@ -173,10 +173,10 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def claim(path: Path, settings: str) -> BinaryIO:
-    """Makes the file if there is none, for this process alone; a line that a kill cut short is removed.
+    """Opens or creates the file for this process alone. Removes a line that a kill cut short.
 
     Args:
-        settings: That its lines depend on; kept beside it.
+        settings: The settings on which its lines depend; kept next to it.
 
     Raises: SystemExit: Another process measures into it, or it was begun with other settings.
     """
@@ -209,7 +209,7 @@ def _seed(number: int) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """With the options that all parts of the study have."""
+    """Returns a parser with the options of all parts of the study."""
     parser = argparse.ArgumentParser()
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--seed", type=int, required=True)
@@ -220,7 +220,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def begin(options: argparse.Namespace) -> tuple[Experiment, float]:
-    """Makes the folder; returns the experiment, for one thread, and until when there is time, monotonic seconds."""
+    """Makes the folder. Returns the experiment, for one thread, and the deadline in monotonic seconds."""
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     experiment = load_experiment(
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--largest", type=int, default=LARGE_SIZE, choices=SIZES[1:],
-                        help="the most samples that R is measured on")
+                        help="largest number of samples for measuring R")
     options = parser.parse_args()
     experiment, until_s = begin(options)
     settings = PAPER if options.paper else {

@@ -21,11 +21,11 @@ SHOWN = (
 
 HOW = {"": "boosted by {}", "permuted": "boosted by its scores\nin another order", "even": "as many in each round",
        "rounds": "more rounds, never boosted"}
-"""What the arms of papers/nitro/boosting/dollars.py are, by what follows the signal's name."""
+"""Descriptions of the arms of papers/nitro/boosting/dollars.py, by the suffix of the signal's name."""
 
 
 def draw(tasks: dict[str, dict[str, Any]], picture: Path) -> None:
-    """A row for each task: signal to noise by size, the gain round by round, and each signal's correlation with it."""
+    """Draws a row per task: signal to noise by size, gain by round, and each signal's correlation with the gain."""
     figure, rows = panels(3, (17, 5.4 * len(tasks)), len(tasks), squeeze=False, width_ratios=(1, 1, 1.5))
     for (noise, gain, signals), (name, task) in zip(rows, tasks.items(), strict=True):
         if task["noise"]["of_independent_batches"]:
@@ -88,7 +88,7 @@ def _draw_correlations(axes: Any, name: str, gain: dict[str, Any]) -> None:
 
 
 def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:
-    """The return of each arm, at the end and along the way, with intervals over seeds."""
+    """Draws each arm's return, at the end and along the way, with intervals over seeds."""
     figure, sides = panels(2, (12, 1.6 + 0.6 * len(found["arms"])), sharey=True)
     split = sorted(((*name.partition("-")[::2], arm) for name, arm in found["arms"].items()),
                    key=lambda one: list(HOW).index(one[1]))

@@ -1,8 +1,8 @@
-"""All that the study measures: ``python -m papers.nitro.boosting.run WORK [--jobs 2] [--minutes M]``.
+"""Makes all measurements of the study: ``python -m papers.nitro.boosting.run WORK [--jobs 2] [--minutes M]``.
 
-Takes about eight hours of one slow core. Stopped at any time, by Ctrl-C, a kill or ``--minutes``, it goes on where it
-was when it is started again. What came out becomes papers/nitro/results/boosting.json by
-``python -m papers.nitro.boosting.summarise WORK``, and its pictures by ``python -m papers.nitro.boosting.picture``.
+Takes about eight hours of one slow core. After Ctrl-C, a kill or ``--minutes``, the same command continues. Then
+``python -m papers.nitro.boosting.summarise WORK`` writes papers/nitro/results/boosting.json, and
+``python -m papers.nitro.boosting.picture`` its pictures.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 SEEDS = range(3)
 DOLLAR_SEEDS = range(10, 16)
-"""Others, so that a signal that the first ones chose is not judged by them."""
+"""Other seeds, so that a signal is not judged on the seeds that selected it."""
 HOPPER, WALKER = "experiments/hopper-nitro.yaml", "experiments/walker2d-nitro.yaml"
 WALKER_OPTIONS = ("--rounds", "32", "--repetitions", "4", "--largest", "4096")
-"""Less than of Hopper, for time."""
+"""Fewer than for Hopper, to save time."""
 PAPER = "experiments/paper/hopper-ppo.yaml"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

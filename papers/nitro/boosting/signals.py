@@ -1,4 +1,4 @@
-"""What could say that a round is worth boosting, measured at a policy on a batch."""
+"""Candidate signals that a round is worth boosting, measured for a policy on a batch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def curvature(
     learner: ActorCritic, samples: DetectorSamples, objective: str, *, subset_size: int | None = None,
     subset_seed: int = 0, start_seed: int | None = None, lanczos_steps: int = LANCZOS_STEPS,
 ) -> dict[str, float | None]:
-    """R and its eigenvalues, as the detector measures them.
+    """Returns R and its eigenvalues, as the detector measures them.
 
     Args:
-        subset_size: Samples that are drawn; all without.
-        start_seed: Of Lanczos' start vector, where it is not to be the subset's.
+        subset_size: Number of samples to draw; None uses all.
+        start_seed: Seed of Lanczos' start vector, if it differs from the subset's.
     """
     detector = ConvexityDetector(objective, subset_size or len(samples.advantages), lanczos_steps, seed=subset_seed)
     chosen = detector.select(samples)
@@ -37,9 +37,9 @@ def curvature(
 
 
 def gradient_noise(learner: ActorCritic, samples: DetectorSamples) -> dict[str, float]:
-    """|G|², tr Σ and their ratio, as the detector measures them, and |G| of all samples together.
+    """Returns |G|², tr Σ and their ratio, as the detector measures them, and |G| of all samples together.
 
-    The unbiased |G|² may come out negative. That of the samples' own mean gradient is |G|² + tr Σ/B.
+    The unbiased |G|² may be negative. The squared norm of the samples' own mean gradient is |G|² + tr Σ/B.
     """
     found = noise.gradient_noise(learner.curvature_problem("surrogate", samples), seed=0)
     assert found.variance is not None and found.square is not None
@@ -49,7 +49,7 @@ def gradient_noise(learner: ActorCritic, samples: DetectorSamples) -> dict[str, 
 
 
 def of_update(update: Update) -> dict[str, float | None]:
-    """What the update reports, and the spread of what it was made from."""
+    """Returns the update's own numbers, and the spread of its samples."""
     targets = update.samples.value_targets
     explained = update.metrics.explained_variance
     return {
@@ -61,6 +61,6 @@ def of_update(update: Update) -> dict[str, float | None]:
 
 
 def pooled(batches: Sequence[DetectorSamples]) -> DetectorSamples:
-    """One set of samples."""
+    """Joins batches into one set of samples."""
     return DetectorSamples(**{name: np.concatenate([getattr(one, name) for one in batches])
                               for name in vars(batches[0])})

@@ -1,4 +1,4 @@
-"""What the measurements in WORK say: signal to noise, correlation with the gain, and trainings at equal dollars.
+"""Summarizes the measurements in WORK: signal to noise, correlation with the gain, and trainings at equal dollars.
 
     python -m papers.nitro.boosting.summarise WORK
 
@@ -29,7 +29,7 @@ RESAMPLES = 2000
 WINDOW_ROUNDS = 6
 ROUNDS_AVERAGED = 3
 TRENDS = ("kl", "explained_variance", "entropy", "episode_return_mean")
-"""Signals whose change since the mean of the rounds averaged before is one, too."""
+"""Signals whose change from the previous rounds' mean is also a signal."""
 
 Rows = list[dict[str, Any]]
 
@@ -38,14 +38,14 @@ Rows = list[dict[str, Any]]
 
 
 def signal_to_noise(groups: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
-    """Variance from round to round over the variance between measurements of one round, by analysis of variance.
+    """Returns the variance between rounds over the variance within a round, by analysis of variance.
 
     Args:
-        groups: Blocks of consecutive rounds, each with the measurements of its rounds, at least two of each.
+        groups: Blocks of consecutive rounds, each with at least two measurements per round.
 
     Returns:
-        ``sd_within`` and ``sd_between``, of one measurement and of the rounds' true values in a block;
-        ``signal_to_noise``, the ratio of their squares, with its interval over blocks; ``rounds``.
+        ``sd_within`` and ``sd_between``: standard deviations of one measurement, and of the rounds' true values in a
+        block. ``signal_to_noise``: the squared ratio, with its interval over blocks. ``rounds``.
     """
     blocks = [[np.array(one) for one in block if len(one) > 1] for block in groups]
     blocks = [block for block in blocks if len(block) > 1]
@@ -68,14 +68,14 @@ def signal_to_noise(groups: Sequence[Sequence[Sequence[float]]]) -> dict[str, An
 
 
 def _sums_of_squares(block: Sequence[np.ndarray]) -> tuple[float, ...]:
-    """Of a block's rounds: squares and degrees of freedom within and between them, Σ 1/measurements, how many."""
+    """Returns a block's squares and degrees of freedom within and between rounds, Σ 1/measurements, and its rounds."""
     means = np.array([one.mean() for one in block])
     return (sum(((one - one.mean())**2).sum() for one in block), sum(len(one) - 1 for one in block),
             ((means - means.mean())**2).sum(), len(block) - 1, sum(1.0 / len(one) for one in block), len(block))
 
 
 def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
-    """Of log R by objective and size, of other signals; what subsets and start vectors alone do; and the costs."""
+    """Returns the noise of log R by objective and size, of other signals, of subsets and start vectors, and costs."""
     cells: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     alone: dict[str, dict[str, list[float]]] = {"subsets": defaultdict(list), "starts": defaultdict(list)}
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -110,7 +110,7 @@ def noise(by_run: dict[str, Rows]) -> dict[str, Any]:
 
 
 def lanczos(rows: Rows) -> dict[str, dict[str, float]]:
-    """By objective and number of iterations: the median of |log R − log R of the most iterations|."""
+    """Returns, by objective and iterations, the median of |log R − log R with the most iterations|."""
     result: dict[str, dict[str, float]] = defaultdict(dict)
     *fewer, most = map(str, LANCZOS_STEPS)
     for objective in OBJECTIVES:
@@ -122,10 +122,10 @@ def lanczos(rows: Rows) -> dict[str, dict[str, float]]:
 
 
 def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
-    """How R on the batch that trained the policy, as a run measures it, differs from R on independent batches.
+    """Compares R on the batch that trained the policy, as in a run, with R on independent batches.
 
-    By objective: mean and standard deviation over rounds of the difference of the logarithms, and Spearman's ρ of both
-    over all rounds.
+    Returns, by objective, the mean and standard deviation over rounds of the difference of logarithms, and Spearman's
+    ρ of both over all rounds.
     """
     result = {}
     for objective in OBJECTIVES:
@@ -151,13 +151,13 @@ def of_own_batch(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
 
 
 def gains(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
-    """By round: what boosting gained in each repetition, in return; of rounds with at least two."""
+    """Returns boosting's gain in return by round and repetition, for rounds with at least two."""
     found = _by_round(rows, lambda row: np.mean(row[f"returns_{name}"]) - np.mean(row["returns_plain"]))
     return {round_index: values for round_index, values in found.items() if len(values) > 1}
 
 
 def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
-    """Over all rounds of these trainings, of their gains; rounds are drawn anew within each training."""
+    """Estimates the gain over all rounds of these trainings, resampling rounds within each training."""
     by_round = [np.array([values.mean() for values in gained.values()]) for gained in by_run]
     generator = np.random.default_rng(0)
     resampled = [one[generator.integers(len(one), size=(RESAMPLES, len(one)))].mean(axis=1) for one in by_round]
@@ -166,9 +166,9 @@ def gain_estimates(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
 
 
 def gain_spread(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
-    """Standard deviation of the rounds' true gains in a training: what knowing them could be worth.
+    """Returns the standard deviation of the rounds' true gains in a training: the possible value of knowing them.
 
-    From the variance of their means less that of the repetitions' noise; rounds are drawn anew within each training.
+    It is the variance of their means minus the repetitions' noise. Rounds are resampled within each training.
     """
     generator, variances, resampled = np.random.default_rng(0), [], []
     for gained in by_run:
@@ -182,9 +182,9 @@ def gain_spread(by_run: Sequence[dict[int, np.ndarray]]) -> dict[str, Any]:
 
 
 def gains_over_before(rows: Rows, name: str = "boosted") -> dict[int, np.ndarray]:
-    """By round: the return after it less that before, in each repetition.
+    """Returns the return after each round minus the return before it, by round and repetition.
 
-    Of boosted rounds it is the gain as the paper has it, without asking what a plain round gains: Nitro §5.2, Fig. 7.
+    For boosted rounds this is the paper's gain, which ignores the gain of a plain round: Nitro §5.2, Fig. 7.
     """
     before = {row["round_index"]: np.mean(row["returns_before"]) for row in rows if "returns_before" in row}
     return _by_round(rows, lambda row: np.mean(row[f"returns_{name}"]) - before[row["round_index"]])
@@ -198,7 +198,7 @@ def _by_round(rows: Rows, value: Callable[[dict[str, Any]], float]) -> dict[int,
 
 
 def candidates(rows: Rows) -> dict[str, dict[int, float | None]]:
-    """Signals by name and round, as they were measured."""
+    """Returns the measured signals by name and round."""
     table: dict[str, dict[int, float | None]] = defaultdict(dict)
     for row in rows:
         for key, value in row.items():
@@ -234,7 +234,7 @@ def _trend(series: dict[int, float | None]) -> dict[int, float | None]:
 
 
 def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
-    """1 − the scaler's normalised score, so that low boosts. Paper: Nitro §5.3."""
+    """Returns 1 − the scaler's normalized score, so that low values boost. Paper: Nitro §5.3."""
     result, window = {}, []
     for index, value in sorted(series.items()):
         if value is None:
@@ -247,15 +247,15 @@ def _windowed(series: dict[int, float | None]) -> dict[int, float | None]:
 
 
 def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
-    """Of each signal with the gain: mean over trainings of Spearman's ρ, as it is and with the round held fixed.
+    """Returns each signal's correlation with the gain: Spearman's ρ, plain and with the round held fixed.
 
-    And with the gain as the paper defines it.
+    ρ is the mean over trainings. The paper's definition of the gain is also included.
 
-    ``largest_by_chance`` is what the largest |ρ| of all signals stays below in 95 % of cases where the gains of each
-    training are permuted: a signal chosen among so many means something only above it.
+    ``largest_by_chance`` is the 95 % quantile of the largest |ρ| of all signals when each training's gains are
+    permuted. The best of this many signals means something only above it.
 
     Args:
-        by_run: By training, its rows of signals and of gains; nothing comes of none.
+        by_run: Each training's rows of signals and of gains. The result is empty if there are none.
     """
     if not by_run:
         return {}
@@ -296,9 +296,9 @@ def correlations(by_run: dict[str, tuple[Rows, Rows]]) -> dict[str, Any]:
 
 
 def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[..., np.ndarray]) -> dict[str, Any] | None:
-    """Of the mean over trainings of a statistic of their columns; rounds are drawn anew within each training.
+    """Bootstraps the mean over trainings of a statistic of their columns, resampling rounds within each training.
 
-    Null where it is defined in none.
+    Returns None if it is defined for no training.
     """
     generator = np.random.default_rng(0)
     by_training = [float(statistic(*part.T)) for part in pairs]
@@ -311,7 +311,7 @@ def _bootstrapped(pairs: list[np.ndarray], statistic: Callable[..., np.ndarray])
 
 
 def _mean(of_trainings: Sequence[Any]) -> np.ndarray:
-    """Over the first axis, of what is known; NaN where nothing is."""
+    """Returns the mean of known values over the first axis; NaN if there are none."""
     values = np.array(of_trainings)
     is_known = np.isfinite(values)
     with np.errstate(invalid="ignore"):
@@ -319,9 +319,9 @@ def _mean(of_trainings: Sequence[Any]) -> np.ndarray:
 
 
 def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
-    """Correlation of the gain with itself, had it been measured anew: what bounds every other correlation.
+    """Returns the gain's correlation with a repeated measurement of itself, which bounds all other correlations.
 
-    From the mean correlation of its halves over many splits, by Spearman and Brown's formula.
+    It follows from the mean correlation of halves over many splits, by the Spearman–Brown formula.
     """
     generator, found = np.random.default_rng(0), []
     for gained in runs:
@@ -337,7 +337,7 @@ def _reliability(runs: list[dict[int, np.ndarray]]) -> float:
 
 
 def _partial(z: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Spearman's ρ of x and y with z held fixed; NaN where z decides one of them."""
+    """Returns Spearman's ρ of x and y with z held fixed; NaN if z determines one of them."""
     xz, yz = spearman(x, z), spearman(y, z)
     remaining = (1.0 - xz**2) * (1.0 - yz**2)
     return np.where(remaining > 1e-12, spearman(x, y) - xz * yz, np.nan) / np.sqrt(np.maximum(remaining, 1e-12))
@@ -351,7 +351,7 @@ def _interval(values: np.ndarray) -> list[float]:
 
 
 def dollars(by_seed: dict[str, Rows]) -> dict[str, Any]:
-    """By arm: actors started, and the return at the end and along the way; and differences of pairs with one seed."""
+    """Returns each arm's started actors and returns at the end and along the way, and differences paired by seed."""
     arms = sorted({row["arm"] for rows in by_seed.values() for row in rows})
     final = {arm: {seed: float(np.mean(next(iter(reversed(row["returns"].values())))))
                    for seed, rows in by_seed.items() for row in rows if row["arm"] == arm} for arm in arms}
@@ -374,7 +374,7 @@ def dollars(by_seed: dict[str, Rows]) -> dict[str, Any]:
 
 
 def _mean_along(row: dict[str, Any]) -> float:
-    """Mean return over the actors that a training has started, which are its dollars; of an untrained policy 0."""
+    """Returns the mean return over started actors, which stand for dollars; 0 for an untrained policy."""
     started = np.cumsum([0, *row["actors"]])
     spent = [0, *(started[int(round_index)] for round_index in row["returns"])]
     return float(np.trapezoid([0.0, *map(np.mean, row["returns"].values())], spent) / spent[-1])

@@ -1,7 +1,7 @@
-"""Synchronous rounds in one process, without fleet, cache and budget, that can be left and taken up again.
+"""Trains synchronous rounds in one process, without fleet, cache and budget, with snapshots.
 
-Its parts are those of a run: the actor's rollout, `runtime.training.updating`, the learner. What it trains is what
-synchronous pacing trains, bit for bit; tests/papers/test_trainer.py compares them.
+It uses a run's own parts: the actor's rollout, `runtime.training.updating`, the learner. The result is identical to
+synchronous pacing to the bit, as tests/papers/test_trainer.py checks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runtime.training.updating import RoundTraining, Updating
 
 
 class _Ignored:
-    """Events that nobody reads."""
+    """Discards events."""
 
     def append(self, kind: str, **fields: Any) -> None:
         pass
@@ -72,10 +72,10 @@ class Trainer:
         self._progress.set_state(snapshot.progress)
 
     def roll_out(self, round_index: int, actors: int, *, seed: int | None = None) -> list[Trajectory]:
-        """The trajectories of a round, in slot order; the oldest open episodes go to the lowest slots.
+        """Returns a round's trajectories in slot order. The oldest open episodes go to the lowest slots.
 
         Args:
-            seed: Another one than the experiment's, for other fragments of the same round.
+            seed: Overrides the experiment's seed, for other fragments of the same round.
         """
         policy, steps = Policy.from_bytes(self.learner.weights()), self.experiment.actor.fragment_steps
         seed, waiting, trajectories = self.experiment.seed if seed is None else seed, self._episodes.waiting, []
@@ -91,10 +91,10 @@ class Trainer:
         return trajectories
 
     def update(self, trajectories: Sequence[Trajectory], *, minibatch_factor: int = 1) -> Update:
-        """One update on these, and what they left open is left open.
+        """Makes one update on these trajectories, and keeps their open episodes.
 
         Args:
-            minibatch_factor: Minibatches are so many times as large, for this update.
+            minibatch_factor: Factor of the minibatch size for this update.
         """
         learner = self.learner
         if minibatch_factor != 1:
@@ -113,7 +113,7 @@ class Trainer:
                               clip_rewards=self.experiment.environment.clip_rewards)
 
     def returns(self, episodes: int, *, seed: int) -> np.ndarray:
-        """Returns of whole episodes of the policy as it acts in training, ``[episodes]``; from the seed alone."""
+        """Returns returns of whole episodes with the policy's training actions, ``[episodes]``, from the seed alone."""
         evaluate = Evaluator(self.environment, episodes, seed=seed, is_stochastic=True)
         return np.array(evaluate(self.learner.weights()).returns)
 

@@ -1,4 +1,4 @@
-"""What Nitro Figs. 10, 11 and 14 share: an algorithm with Nitro and with 16 actors in every round."""
+"""Shared code of Nitro Figs. 10, 11 and 14: an algorithm with Nitro and with 16 actors in every round."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from papers.nitro.figures import trainings
 from papers.nitro.figures.trainings import LAST_ROUNDS, NITRO, PARTS, STATIC
 
 ENVIRONMENTS = {"hopper": "Hopper", "walker2d": "Walker2d"}
-"""Of the paper's three MuJoCo environments; twenty trainings of Humanoid take more than an hour."""
+"""Two of the paper's three MuJoCo environments. Twenty trainings of Humanoid would take more than an hour."""
 MEASURED = {"ppo": ("hopper", "walker2d"), "impact": ("hopper",)}
-"""By algorithm; a training of Walker2d with IMPACT takes three minutes of two cores."""
+"""By algorithm. A training of Walker2d with IMPACT takes three minutes on two cores."""
 ARMS = {NITRO: ("with Nitro", BLUE), STATIC: ("16 actors", ORANGE)}
 
 
 def measure(algorithm: str, work: Path) -> dict[str, Any]:
-    """Runs of both arms in each environment."""
+    """Returns runs of both arms in each environment."""
     return {"runs": {name: trainings.trained(f"{name}-{algorithm}", ARMS, work) for name in MEASURED[algorithm]}}
 
 
 def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By environment: final returns of both arms, their difference and quotient by seed, and Nitro's share of steps.
+    """Returns, by environment, both arms' final returns, difference and ratio by seed, and Nitro's share of steps.
 
-    ``sooner`` is the difference at half of the time that 16 actors take for all of their rounds.
+    ``sooner`` is the difference at half the time that 16 actors take for all their rounds.
     """
     found = {}
     for name, arms in data["runs"].items():
@@ -44,14 +44,14 @@ def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def return_after(run: dict[str, Any], seconds: float) -> float:
-    """Mean return of the episodes of the last rounds that had ended by then, in modelled seconds."""
+    """Returns the mean return of the last rounds that had ended by then, in modeled seconds."""
     ended = int(np.searchsorted(np.cumsum(run["rows"]["modelled_round_s"]), seconds, side="right"))
     returns = [one for one in run["rows"]["episode_return_mean"][max(0, ended - LAST_ROUNDS):ended] if one is not None]
     return float(np.mean(returns)) if returns else 0.0
 
 
 def savings(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By environment: the share of the serverful bill that Nitro saves, with and without provisioned concurrency."""
+    """Returns, by environment, Nitro's saving on the serverful bill, with and without provisioned concurrency."""
     return {ENVIRONMENTS[name]: {
         what: over_seeds(1 - bill(ours) / sum(trainings.cents_on_instances(theirs).values())
                          for ours, theirs in zip(arms[NITRO], arms[STATIC], strict=True))
@@ -82,7 +82,7 @@ def verdict(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_bills(data: dict[str, dict[str, Any]]) -> Any:
-    """Stacked bills of both arms, by algorithm and environment."""
+    """Draws stacked bills of both arms, by algorithm and environment."""
     figure, columns = panels(len(data), (12, 4.4))
     for axes, (algorithm, of_algorithm) in zip(columns, data.items(), strict=True):
         for place, arms in enumerate(of_algorithm["runs"].values()):

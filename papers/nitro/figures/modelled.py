@@ -1,4 +1,4 @@
-"""What the figures on time share: seconds of units of work that were measured, over published speeds."""
+"""Shared code of the figures on time: measured seconds of units of work, divided by published speeds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EXPERIMENTS = {name: f"experiments/paper/{name}-ppo.yaml"
 
 @cache
 def fitted(file: str) -> FittedExperiment:
-    """The experiment, with its environment's spaces."""
+    """Returns the experiment with its environment's spaces."""
     return preflight(load_experiment(ROOT / file).resolved())[1]
 
 
 def times(experiment: FittedExperiment, instance_type: str) -> ModelledTimes:
-    """Seconds of its work, with that learner; by the table of measured units."""
+    """Returns the seconds of its work with that learner, from the table of measured units."""
     return ModelledTimes(Rates("table", tabled(experiment), None), experiment, instance_type)

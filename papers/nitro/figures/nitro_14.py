@@ -1,4 +1,4 @@
-"""Nitro Fig. 14: what fifty rounds of PPO and IMPACT cost, with Nitro and on instances."""
+"""Nitro Fig. 14: the cost of fifty rounds of PPO and IMPACT, with Nitro and on instances."""
 
 from __future__ import annotations
 

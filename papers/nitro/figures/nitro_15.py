@@ -1,4 +1,4 @@
-"""Nitro Fig. 15: how KungFu, Hydrozoa, MinionsRL and Nitro scale actors on Hopper, and what that costs and returns."""
+"""Nitro Fig. 15: how KungFu, Hydrozoa, MinionsRL and Nitro scale actors on Hopper, with costs and returns."""
 
 from __future__ import annotations
 

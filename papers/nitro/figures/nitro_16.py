@@ -23,7 +23,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def memory() -> dict[str, dict[str, float]]:
-    """Modelled seconds and dollars of one actor by its memory."""
+    """Returns the modeled seconds and dollars of one actor by its memory."""
     fitted = modelled.fitted(SETTINGS["paper"])
     seconds = modelled.times(fitted, "p3.2xlarge").expected_s()["actor_s"]
     usd_per_gib_s = PRICES.functions[fitted.actor.architecture].on_demand_usd
@@ -66,7 +66,7 @@ def draw(data: dict[str, Any]) -> Any:
 
 
 def of(data: dict[str, Any], letter: str, value: float) -> list[dict[str, Any]]:
-    """The runs with that value; those with the paper's are Nitro's own."""
+    """Returns the runs with that value; for the paper's value, Nitro's own runs."""
     runs = data["runs"]
     found: list[dict[str, Any]] = runs.get(f"{letter} = {value}", runs[NITRO])
     return found

@@ -21,7 +21,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def bills(data: dict[str, Any]) -> dict[str, list[float]]:
-    """Cents of each seed by variant."""
+    """Returns the cents of each seed by variant."""
     ours, static = data["runs"][NITRO], data["runs"][STATIC]
     on_instances = [sum(trainings.cents_on_instances(run, LARGE_ACTORS_USD_PER_HOUR).values()) for run in ours]
     nitro, plain, unboosted, cheapest = (

@@ -1,4 +1,4 @@
-"""Nitro Fig. 18: how long a group of 100 to 1,000 actors takes until the last trajectory is there."""
+"""Nitro Fig. 18: the time until the last trajectory of a group of 100 to 1,000 actors arrives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECODED = 50
 
 
 def measure(work: Path) -> dict[str, Any]:
-    """Reuses benchmarks/results/fan_out.json; measures only how long other environments' trajectories are decoded."""
+    """Reuses benchmarks/results/fan_out.json, and measures only the decoding of other environments' trajectories."""
     fan_out = json.loads(MEASURED.read_text())
     environments = {}
     for name, file in modelled.EXPERIMENTS.items():
@@ -35,10 +35,10 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def summary(fan_out: dict[str, Any], environments: dict[str, Any]) -> dict[str, Any]:
-    """The time of a group: a warm actor's, which is modelled, and what the learner takes beyond it.
+    """Returns the time of a group: a warm actor's modeled time, plus the learner's.
 
-    That is measured with Hopper's trajectories and as many stand-ins as there are actors, which all end at once; other
-    environments' are decoded for longer.
+    The learner's time is measured with Hopper's trajectories and one fake per actor, which all end at once. Other
+    environments' trajectories take longer to decode.
     """
     rows = fan_out["rounds"]
     beyond_s = np.interp(ACTORS, [row["actors"] for row in rows], [row["collect_beyond_the_actors_s"] for row in rows])

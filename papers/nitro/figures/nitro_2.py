@@ -1,4 +1,4 @@
-"""Nitro Fig. 2: ten rounds of PPO on Hopper, of which one is boosted from 1 to 16 actors."""
+"""Nitro Fig. 2: ten rounds of PPO on Hopper, one of them boosted from 1 to 16 actors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
-    """What each scheme returns at its end; that without boosting after each round, and after more rounds.
+    """Returns each scheme's final return; without boosting also after each round, and after more rounds.
 
-    In those it has had as many actors as a boosted one.
+    The additional rounds bring it to the boosted schemes' number of actors.
     """
     training, always = (replays.trainer(file, seed) for _ in range(2))
     found: dict[str, Any] = {"none": [], "boosted": {}}
@@ -42,7 +42,7 @@ def _training(file: str, seed: int) -> dict[str, Any]:
 
 
 def _end(training: Trainer, boosted: int, repetition: int) -> float:
-    """Boosts that round and goes on plainly; the return after the last."""
+    """Boosts one round and continues plainly. Returns the return after the last round."""
     streams = None if repetition == 0 else OTHER_STREAMS + repetition
     with replays.put_back(training):
         for round_index in range(boosted, ROUNDS + 1):
@@ -52,7 +52,7 @@ def _end(training: Trainer, boosted: int, repetition: int) -> float:
 
 
 def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """By setting: curves, what boosting each round gains at the end, and whether replays agree which round is best."""
+    """Returns, by setting, curves, the final gain of boosting each round, and whether replays agree on the best."""
     result = {}
     for setting, rows in lines.items():
         rounds = [str(one) for one in BOOSTED]
@@ -74,12 +74,12 @@ def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _held_out(ends: np.ndarray) -> float:
-    """What the round that is best in one replay gains over the mean of all in the other, ``[round, replay]``."""
+    """Returns the gain of one replay's best round over the mean of all rounds in the other, ``[round, replay]``."""
     return float(np.mean([ends[ends[:, one].argmax(), 1 - one] - ends[:, 1 - one].mean() for one in (0, 1)]))
 
 
 def draw(data: dict[str, Any]) -> Any:
-    """What each scheme returns at the end, each seed's training as a line; a panel for each setting."""
+    """Draws each scheme's final return, with a line per seed and a panel per setting."""
     figure, columns = panels(len(data), (7 * len(data), 4.6))
     names = ["never", *(f"in round {one}" for one in BOOSTED), "25 rounds\nof one", "in every\nround"]
     for axes, (setting, found) in zip(columns, data.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Nitro Fig. 20: where a round's time goes, and what approximating the Hessian on a subset saves the detector."""
+"""Nitro Fig. 20: the parts of a round's time, and the detector's savings from approximating the Hessian on a subset."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runtime.detector.convexity import ConvexityDetector
 from runtime.ports.learning import CurvatureProblem
 
 ACTORS = 64
-"""The most that Nitro starts in §8. Paper: Nitro §8.1."""
+"""The most actors that Nitro starts in §8. Paper: Nitro §8.1."""
 SUBSET_SIZE, STEPS = 1024, 20
 COLUMNS, EIGEN_SIZES = 8, (512, 1024)
-"""Of the Hessian, whose cost is measured; and rows of matrices whose eigenvalues are computed."""
+"""Columns of the Hessian whose cost is measured, and rows of the matrices whose eigenvalues are computed."""
 PARTS = ("detector, and first actors", "boosted actors", "invocations and trajectories", "update")
 
 
@@ -32,7 +32,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def _costs(file: str, seed: int) -> dict[str, Any]:
-    """CPU seconds of the detector with both, of it on all of a round's samples, and of columns of the Hessian."""
+    """Returns CPU seconds of the detector with both, on all samples of a round, and of columns of the Hessian."""
     training = trainer(file, seed)
     fragments = training.roll_out(1, ACTORS)
     samples = training.learner.samples(training.batch(fragments)).arrays
@@ -43,7 +43,7 @@ def _costs(file: str, seed: int) -> dict[str, Any]:
         problem = training.learner.curvature_problem("log_prob", detector.select(samples))
         started_s = time.process_time()
         if name == "both":
-            detector.measure(problem)  # The first time is for warming up.
+            detector.measure(problem)  # Warms up.
             started_s = time.process_time()
         curvature = detector.measure(problem)
         found[name] = {"cpu_s": time.process_time() - started_s, "products": curvature.products,
@@ -53,7 +53,7 @@ def _costs(file: str, seed: int) -> dict[str, Any]:
 
 
 def _columns(problem: CurvatureProblem) -> dict[str, Any]:
-    """CPU seconds of one column of the Hessian, and of all eigenvalues of small symmetric matrices."""
+    """Returns CPU seconds of one column of the Hessian, and of all eigenvalues of small symmetric matrices."""
     parameters = list(problem.module.parameters())
     gradients = torch.autograd.grad(
         problem.criterion(problem.module(problem.inputs), problem.targets), parameters, create_graph=True)
@@ -73,9 +73,9 @@ def _columns(problem: CurvatureProblem) -> dict[str, Any]:
 
 
 def breakdown(file: str) -> dict[str, Any]:
-    """Modelled seconds of a round with 64 warm actors, on the paper's learner and on a small one without a GPU.
+    """Returns the modeled seconds of a round with 64 warm actors, on the paper's learner and a small one without a GPU.
 
-    The detector runs beside the first eight actors, and the boosted ones start when it has ended.
+    The detector runs in parallel with the first eight actors. The boosted ones start when it has ended.
     """
     fitted = modelled.fitted(file)
     found = {}
@@ -93,7 +93,7 @@ def breakdown(file: str) -> dict[str, Any]:
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Seconds over seeds; the full Hessian's are extrapolated from its columns and from smaller matrices."""
+    """Returns seconds over seeds. The full Hessian's are extrapolated from columns and smaller matrices."""
     _, large = EIGEN_SIZES
     seconds = {
         "both": [row["both"]["cpu_s"] for row in lines],

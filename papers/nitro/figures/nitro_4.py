@@ -22,7 +22,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "IMPACT on Hopper": ("experiments/paper/hopper-impact.yaml",)}
 PANELS = {"environments": tuple(CASES)[:3], "algorithms": ("PPO on Hopper", *tuple(CASES)[3:])}
 OTHERS = 2
-"""Further batches of the same policies, on which R is measured again."""
+"""Additional batches of the same policies, on which R is measured again."""
 
 
 def measure(work: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def _training(case: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """R before each round: first as a run has it, on what made the policy, then on other batches of that policy."""
+    """Returns R before each round: as in a run, on the samples of the policy's update, then on its other batches."""
     file, *settings = case
     training, samples = trainer(file, seed, *settings), None
     ratios: list[list[float | None]] = [[] for _ in range(1 + OTHERS)]
@@ -44,10 +44,10 @@ def _training(case: tuple[str, ...], seed: int) -> dict[str, Any]:
 
 
 def scores(ratios: list[float | None], *, decays: bool = True) -> list[float]:
-    """Nitro's boosting score of each round.
+    """Returns Nitro's boosting score of each round.
 
     Args:
-        decays: Whether the later round has the lower weight, d^k.
+        decays: Whether later rounds have the lower weight d^k.
     """
     scaler = NitroScaler(NitroSettings(actors_min=1, actors_max=16))
     decided = [scaler.decide(RoundView(index, signals={"convexity_ratio": ratio}))
@@ -56,9 +56,9 @@ def scores(ratios: list[float | None], *, decays: bool = True) -> list[float]:
 
 
 def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Scores over seeds; how alike those of two runs are, and those of one run measured on two other batches.
+    """Returns scores over seeds, the similarity of two runs' scores, and of one run's scores on two other batches.
 
-    Alike is Spearman's ρ over the rounds from the second on, of scores without their decay, which all runs share.
+    Similarity is Spearman's ρ over the rounds from the second on, of scores without the decay, which all runs share.
     """
     cases = {}
     for case, rows in lines.items():
@@ -78,7 +78,7 @@ def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def draw(data: dict[str, Any]) -> Any:
-    """Scores over seeds by environment and by algorithm, of three runs, and of one run measured on three batches."""
+    """Draws scores over seeds by environment and by algorithm, of three runs, and of one run on three batches."""
     cases, rounds = data["cases"], np.arange(1, ROUNDS + 1)
     figure, columns = panels(4, (18, 4.2), sharey=True)
     colours = (BLUE, ORANGE, GREEN)

@@ -1,4 +1,4 @@
-"""Nitro Fig. 5: how long actors take to start, and boosting once with functions, a VM and a pause, or replay."""
+"""Nitro Fig. 5: the start-up time of actors, and boosting once with functions, a VM and a pause, or replay."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ BOOSTED = 4
 EPISODES = 48
 LEARNER = "p3.2xlarge"
 VM_S = 25.8
-"""From the request of an EC2 instance to its first login, published mean of brevdev/ec2-coldboot-research."""
+"""Time from the request of an EC2 instance to its first login: the mean published by brevdev/ec2-coldboot-research."""
 PUBLISHED_S = {"least of six types (brevdev/ec2-coldboot-research)": 22.6, "mean (the same)": VM_S,
                "a c5.xlarge with FreeBSD (daemonology.net, 2021)": 29.3}
 LOOKS = (1, 10, 100)
-"""Updates of the replay after which its policy is evaluated, besides after the last one."""
+"""Updates of the replay after which its policy is evaluated, in addition to the last one."""
 SCHEMES = ("serverless", "pause", "replay")
 
 
 def starts() -> dict[str, dict[str, Any]]:
-    """Seconds until an actor can sample, each with its source; none was measured in AWS."""
+    """Returns the seconds until an actor can sample, each with its source. None was measured in AWS."""
     fitted = modelled.fitted(SETTINGS["paper"])
     cold_s = init_s(fitted, tabled(fitted)) + modelled.INVOKE_S
     pulled_bytes, unpacked_bytes = IMAGE_BYTES[False]
@@ -51,7 +51,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
-    """Returns along each scheme. Pausing trains on what functions would sample, only later: they share theirs."""
+    """Returns the returns along each scheme. Pausing trains on the functions' samples, only later."""
     training, old, before = trainer(file, seed), [], []
     for round_index in range(1, BOOSTED):
         old.append(training.roll_out(round_index, 1))
@@ -72,12 +72,12 @@ def _boosted_and_on(training: Trainer) -> list[float]:
 
 
 def _replays(file: str) -> int:
-    """Updates while the instance starts, one in the modelled time of each round that could have been."""
+    """Returns the number of updates while the instance starts: one per modeled round time."""
     return int(VM_S / round_s(file))
 
 
 def _replay(training: Trainer, old: list[list[Trajectory]], updates: int) -> dict[str, float]:
-    """Trains on the earlier rounds' trajectories, one round's after the other's; returns by number of updates."""
+    """Trains on earlier rounds' trajectories, round by round. Returns the returns by number of updates."""
     batches, learner, found = [training.batch(one) for one in old], training.learner, {}
     for count in range(1, updates + 1):
         batch = batches[count % len(batches)]
@@ -97,14 +97,14 @@ def _actor_s(fitted: FittedExperiment) -> float:
 
 
 def round_s(file: str) -> float:
-    """Modelled seconds of a round with one warm function."""
+    """Returns the modeled seconds of a round with one warm function."""
     fitted = modelled.fitted(file)
     return (modelled.INVOKE_S + _actor_s(fitted)
             + modelled.times(fitted, LEARNER).update_s(STEPS, 0.0))
 
 
 def seconds(setting: str, scheme: str) -> list[float]:
-    """Modelled seconds from the start to the end of each round."""
+    """Returns the modeled seconds from the start to the end of each round."""
     fitted = modelled.fitted(OURS[setting])
     started_s = starts()["function, cold"]["seconds"] if scheme == "serverless" else VM_S
     rounds = [round_s(OURS[setting])] * ROUNDS
@@ -114,7 +114,7 @@ def seconds(setting: str, scheme: str) -> list[float]:
 
 
 def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """By setting: what replaying does to the policy, and what remains of it at the end."""
+    """Returns, by setting, the effect of replaying on the policy, and its remainder at the end."""
     result = {}
     for setting, rows in lines.items():
         ends = {scheme: [row[scheme][-1] for row in rows] for scheme in ("serverless", "replay")}

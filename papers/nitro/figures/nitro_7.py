@@ -1,4 +1,4 @@
-"""Nitro Fig. 7: what boosting gains at the rounds with the lowest, the median and the highest R of ten."""
+"""Nitro Fig. 7: the gain from boosting the rounds with the lowest, the median and the highest R of ten."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _training(file: str, seed: int) -> dict[str, Any]:
 
 
 def _boosted(training: Trainer, chosen: dict[str, Any]) -> dict[str, Any]:
-    """The round with one actor and with sixteen: what the policy returns before and after, and R after."""
+    """Plays the round with one actor and with sixteen. Returns the returns before and after, and R after."""
     round_index, found = chosen["round_index"], {"plain": [], "boosted": [], "ratio_after": [], "ratio_after_all": []}
     training.restore(chosen["snapshot"])
     before = replays.mean_return(training, EPISODES * REPETITIONS)
@@ -47,7 +47,7 @@ def _boosted(training: Trainer, chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """By case and place: the paper's gain, the gain over a plain round, and R's; and lowest against highest."""
+    """Returns, by case and place, the paper's gain, the gain over a plain round, and R's; lowest against highest."""
     result: dict[str, Any] = {}
     for case, rows in lines.items():
         found = {place: [row[place] for row in rows] for place in PLACES}

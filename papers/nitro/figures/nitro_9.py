@@ -1,4 +1,4 @@
-"""Nitro Fig. 9: what boosting by 4 to 32 times gains through fifty rounds, and how efficiently."""
+"""Nitro Fig. 9: the gain and efficiency of boosting by 4 to 32 times through fifty rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from papers.nitro.boosting.trainer import Trainer
 from papers.nitro.figures.replays import OTHER_STREAMS, OURS, SETTING_NAMES, mean_return, measured, ratio, trainer
 
 ROUNDS, SPAN = 50, 10
-"""One round is chosen of every ten: that with the lowest R."""
+"""Length of the spans in each of which the round with the lowest R is chosen."""
 FACTORS = (4, 8, 16, 32)
 REPETITIONS, EPISODES = 1, 16
 
@@ -48,7 +48,7 @@ def _point(training: Trainer, convexity_ratio: float, round_index: int, snapshot
 
 
 def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """By setting and factor: gain over a plain round and per actor more, at each of the five points."""
+    """Returns, by setting and factor, the gain over a plain round and per additional actor, at each of five points."""
     result: dict[str, Any] = {}
     for setting, rows in lines.items():
         before = np.array([[point["before"] for point in row["points"]] for row in rows])

@@ -1,4 +1,4 @@
-"""What the figures on boosting share: trainings that are put back to one of their rounds and go on with more actors."""
+"""Shared code of the figures on boosting: trainings that are reset to one of their rounds and get more actors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SETTINGS = {"paper": "experiments/paper/hopper-ppo.yaml", "ours": "experiments/h
 """Table 1's PPO on Hopper, whose ten steps a round hardly move a policy, and the file that this project ships."""
 SETTING_NAMES = {"paper": "Table 1's settings", "ours": "our settings"}
 OURS = {"ours": SETTINGS["ours"]}
-"""For what needs a policy that moves."""
+"""Settings for measurements that need a policy that moves."""
 ROUNDS, ACTORS, STEPS = 10, 16, 256
 """Paper: Nitro §2.2: ten rounds of one actor with 256 steps; sixteen actors in a boosted round."""
 PLACES = ("lowest", "median", "highest")
-"""R of these of ten rounds."""
+"""Ranks of R among ten rounds."""
 OTHER_STREAMS, EVALUATION = 1_000_000, 2_000_000
-"""Seeds of actors in a replay, and of evaluations: none of a training's own."""
+"""Seeds of a replay's actors, and of evaluations: different from a training's own."""
 
 
 def trainer(experiment: str, seed: int, *settings: str) -> Trainer:
-    """A training from its start, on one thread.
+    """Returns a new training on one thread.
 
     Args:
         experiment: An experiment file.
-        settings: As `--set` takes them.
+        settings: Overrides in the form of `--set`.
     """
     torch.set_num_threads(1)
     return Trainer(load_experiment(ROOT / experiment, [
@@ -45,12 +45,12 @@ def trainer(experiment: str, seed: int, *settings: str) -> Trainer:
 
 
 def mean_return(training: Trainer, episodes: int, repetition: int = 0) -> float:
-    """Of whole episodes with noisy actions."""
+    """Returns the mean return of whole episodes with noisy actions."""
     return float(training.returns(episodes, seed=EVALUATION + repetition).mean())
 
 
 def ratio(training: Trainer, samples: DetectorSamples, subset_size: int | None = None) -> float | None:
-    """R of Theorem 1's objective at the training's policy."""
+    """Returns R of Theorem 1's objective for the training's policy."""
     return curvature(training.learner, samples, "log_prob", subset_size=subset_size)["ratio"]
 
 
@@ -58,12 +58,12 @@ def measured(
     path: Path, settings: str, cases: Mapping[str, Case], measure: Callable[[Case, int], Mapping[str, Any]], *,
     key: str = "setting",
 ) -> dict[str, list[dict[str, Any]]]:
-    """Measures each case with each seed once, as a line of a file; an interrupted figure goes on with the next line.
+    """Measures each case with each seed once, as a line of a file. An interrupted figure continues with the next line.
 
     Args:
-        settings: That the lines depend on.
-        cases: By name, what is measured.
-        key: Of a line, for its case's name.
+        settings: The settings on which the lines depend.
+        cases: The cases by name.
+        key: The key of a line that holds its case's name.
 
     Returns:
         Lines by case.
@@ -83,7 +83,7 @@ def measured(
 
 @contextmanager
 def put_back(training: Trainer) -> Iterator[None]:
-    """Afterwards the training is where it was before."""
+    """Restores the training's state afterwards."""
     before = training.snapshot()
     try:
         yield
@@ -92,9 +92,10 @@ def put_back(training: Trainer) -> Iterator[None]:
 
 
 def chosen_rounds(training: Trainer) -> dict[str, dict[str, Any]]:
-    """The rounds of a plain training with the lowest, the median and the highest R, each as it stands before the round.
+    """Returns a plain training's state before the rounds with the lowest, the median and the highest R.
 
-    A round's R is that of the policy which its actors roll out, on the samples that made it; so the first has none.
+    A round's R belongs to the policy that its actors play, measured on the samples of the policy's update. The first
+    round has none.
     """
     samples, before = None, []
     for round_index in range(1, ROUNDS + 1):

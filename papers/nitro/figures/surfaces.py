@@ -19,18 +19,18 @@ from papers.nitro.figures.replays import SETTING_NAMES, mean_return
 from runtime.ports.learning import DetectorSamples
 
 REACH = 1.0
-"""The largest perturbation: along an eigenvector of norm 1, as PyHessian has them."""
+"""The largest perturbation along an eigenvector, which has norm 1, as in PyHessian."""
 COARSE, FINE = (10, 4), (30, 2)
-"""Points along a side and episodes at each: for every seed, and for the picture."""
+"""Points along a side, and episodes at each point: for every seed, and for the picture."""
 HIGH_QUANTILE = 0.9
-"""Of the returns on the surface that the others are compared with: what is above counts as a region of high reward."""
+"""Quantile of the base surface's returns above which a point counts as a region of high reward."""
 
 
 def directions(training: Trainer, samples: DetectorSamples) -> tuple[torch.Tensor, list[float], list[float]]:
-    """The two eigenvectors with the eigenvalues of largest magnitude, ``[2, P]``, by PyHessian's power iteration.
+    """Finds the two eigenvectors with the eigenvalues of largest magnitude by PyHessian's power iteration.
 
     Returns:
-        Also the eigenvalues, and which share of each vector's square is in the spread of the actions.
+        The eigenvectors ``[2, P]``, their eigenvalues, and the share of each vector's square in the actions' spread.
     """
     problem = training.learner.curvature_problem("log_prob", samples)
     torch.manual_seed(0)
@@ -43,7 +43,7 @@ def directions(training: Trainer, samples: DetectorSamples) -> tuple[torch.Tenso
 
 
 def surface(training: Trainer, samples: DetectorSamples, points: int, episodes: int) -> dict[str, Any]:
-    """Mean returns ``[points, points]``, everywhere over the same episodes' seeds; the policy stays as it is."""
+    """Returns mean returns ``[points, points]``, with the same episode seeds everywhere. Keeps the policy unchanged."""
     vectors, eigenvalues, shares = directions(training, samples)
     values = training.learner.trained["policy"].values
     centre, steps = values.clone(), np.linspace(-REACH, REACH, points)
@@ -58,17 +58,17 @@ def surface(training: Trainer, samples: DetectorSamples, points: int, episodes: 
 
 
 def both(training: Trainer, samples: DetectorSamples, seed: int) -> dict[str, Any]:
-    """The surface that is compared, and of the first seed the one that is drawn."""
+    """Returns the surface for comparison, and for the first seed also the one to draw."""
     found = {"compared": surface(training, samples, *COARSE)}
     return found | ({"drawn": surface(training, samples, *FINE)} if seed == 0 else {})
 
 
 def compared(rows: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[str], base: str) -> dict[str, Any]:
-    """Mean return on each surface, and the share of it that returns more than nine tenths of the base's points do.
+    """Returns each surface's mean return, and its share of points above nine tenths of the base's points.
 
     Args:
-        rows: By name the surfaces of a seed.
-        base: The surface that the others are compared with.
+        rows: A seed's surfaces by name.
+        base: The surface to compare with.
     """
     high = [np.quantile(row[base]["compared"]["returns"], HIGH_QUANTILE) for row in rows]
     found: dict[str, dict[str, list[float]]] = {}
@@ -85,10 +85,10 @@ def compared(rows: Sequence[Mapping[str, Mapping[str, Any]]], names: Sequence[st
 
 
 def _panels(data: Mapping[str, Any], names: Sequence[str], title: str) -> list[tuple[str, list[list[float]]]]:
-    """Titles and surfaces of the first seed of each setting.
+    """Returns titles and surfaces of each setting's first seed.
 
     Args:
-        title: Of a panel: a format of the surface's ``name``, its ``row``, and what the row says of it, ``one``.
+        title: Format of a panel's title, with the surface's ``name``, its ``row``, and ``one``, its entry in the row.
     """
     return [(f"{SETTING_NAMES[setting]}: {title.format(name=name, row=row, one=row[name])}",
              row[name]["drawn"]["returns"])
@@ -96,7 +96,7 @@ def _panels(data: Mapping[str, Any], names: Sequence[str], title: str) -> list[t
 
 
 def draw(data: Mapping[str, Any], *, names: Sequence[str], title: str) -> Any:
-    """One surface a panel, high returns red and low ones blue; colours mean the same in a row of panels."""
+    """Draws one surface per panel, from blue for low returns to red for high. A row of panels shares its scale."""
     panels, columns = _panels(data, names, title), len(names)
     rows = -(-len(panels) // columns)
     figure = pyplot.figure(figsize=(4.8 * columns, 4.6 * rows))
@@ -116,14 +116,14 @@ def draw(data: Mapping[str, Any], *, names: Sequence[str], title: str) -> Any:
 
 
 def _range(panels: Sequence[tuple[str, Any]], number: int, columns: int) -> tuple[float, float]:
-    """The lowest and the highest return in a panel's row; of the highest hundredth the lowest."""
+    """Returns the color range of a panel's row, from the lowest return to the 99th percentile."""
     start = number // columns * columns
     returns = np.concatenate([np.ravel(one) for _, one in panels[start:start + columns]])
     return float(returns.min()), float(np.quantile(returns, 0.99))
 
 
 def page(data: Mapping[str, Any], path: Path, *, names: Sequence[str], title: str) -> None:
-    """The same surfaces on a page of their own that needs no network, to be turned with the mouse.
+    """Writes the same surfaces as an interactive page that needs no network.
 
     Raises:
         SystemExit: plotly is not installed.

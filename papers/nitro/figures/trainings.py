@@ -1,4 +1,4 @@
-"""What the figures on whole trainings with Nitro's settings share: each is made once, for all figures that need it."""
+"""Shared code of the figures on whole trainings with Nitro's settings. Each training is made once for all figures."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from papers.trainings import by_round, is_finished, train_all
 HOPPER = "hopper-ppo"
 NITRO, STATIC = "nitro", "16 actors"
 DECAY_FACTORS, WINDOWS = (0.93, 0.99), (3, 10)
-"""The ends of the paper's ranges, besides its own 0.96 and 6."""
+"""The ends of the paper's ranges, in addition to its own 0.96 and 6."""
 TARGET = {"stop.target_return": 3000.0}
-"""Far beyond what fifty rounds of these settings reach; MinionsRL's rules ask how far they have come."""
+"""Far above the returns of fifty rounds with these settings. MinionsRL's rules need a target to measure progress."""
 ARMS: dict[str, dict[str, object]] = {
     NITRO: {},
     STATIC: {"scaler.kind": "fixed", "scaler.actors_fixed": 16, "actor.provisioned": 16},
@@ -32,10 +32,10 @@ ARMS: dict[str, dict[str, object]] = {
     **{f"d = {factor}": {"scaler.decay_factor": factor} for factor in DECAY_FACTORS},
     **{f"n = {window}": {"scaler.window_rounds": window} for window in WINDOWS},
 }
-"""By name, the settings in which a training differs from experiments/paper."""
+"""By name, a training's overrides of experiments/paper."""
 JOBS = 2
 LAST_ROUNDS = 5
-"""Whose episodes make up a training's final return."""
+"""Number of last rounds whose episodes count for a training's final return."""
 PARTS = ("learner", "actors", "provisioned")
 KEPT = ("seed", "rounds", "env_steps_total", "modelled_s", "spent_usd", "learner_cost_usd", "actors_cost_usd",
         "infrastructure_cost_usd")
@@ -43,10 +43,10 @@ ROWS = ("actor_count", "modelled_round_s", "episode_return_mean")
 
 
 def runs_of(name: str, arm: str, work: Path) -> list[Run]:
-    """A training for each seed; an actor process and a learner's thread each, which change no result.
+    """Returns a training for each seed, with one actor process and one learner thread each, which change no result.
 
     Args:
-        name: A file of experiments/paper, without its ending.
+        name: A file of experiments/paper, without its extension.
         arm: A key of `ARMS`.
     """
     return [Run(f"experiments/paper/{name}.yaml", arm, "", seed,
@@ -57,13 +57,13 @@ def runs_of(name: str, arm: str, work: Path) -> list[Run]:
 
 
 def trained(name: str, arms: Iterable[str], work: Path) -> dict[str, list[dict[str, Any]]]:
-    """Makes the trainings of a file that are missing; returns what figures need of each, by arm.
+    """Makes a file's missing trainings. Returns the figures' data of each, by arm.
 
     Raises:
-        SystemExit: One has failed; its log is beside it.
+        SystemExit: A training has failed. Its log is next to it.
     """
     runs = {arm: runs_of(name, arm, work.resolve()) for arm in arms}
-    # A seed of every arm after the other, so that an interrupted measurement has something of each.
+    # Seed by seed, so that an interrupted measurement has results of every arm.
     flat = sorted((run for of_arm in runs.values() for run in of_arm), key=lambda run: run.seed)
     train_all(flat, jobs=JOBS, until_s=math.inf, note=lambda: None)
     if missing := [run for run in flat if not is_finished(run.directory)]:
@@ -76,30 +76,30 @@ def _short(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def final_return(run: Mapping[str, Any]) -> float:
-    """Mean return of the episodes of the last rounds, with noisy actions."""
+    """Returns the mean return of the last rounds' episodes, with noisy actions."""
     return float(np.nanmean(by_round([run], "episode_return_mean")[0, -LAST_ROUNDS:]))
 
 
 def cents_of(run: Mapping[str, Any]) -> dict[str, float]:
-    """The bill of a training with serverless actors, by part; provisioned functions are billed for five minutes."""
+    """Returns a training's bill with serverless actors, by part. Provisioned functions are billed for five minutes."""
     known = {"learner": run["learner_cost_usd"], "actors": run["actors_cost_usd"] + run["infrastructure_cost_usd"]}
     return {part: 100.0 * usd for part, usd in {
         **known, "provisioned": run["spent_usd"] - sum(known.values())}.items()}
 
 
 def cents(run: Mapping[str, Any]) -> float:
-    """Of learner and actors, without provisioned functions."""
+    """Returns the cents of learner and actors, without provisioned functions."""
     bill = cents_of(run)
     return bill["learner"] + bill["actors"]
 
 
 def all_cents(run: Mapping[str, Any]) -> float:
-    """The whole bill of a training with serverless actors."""
+    """Returns a training's whole bill with serverless actors."""
     return sum(cents_of(run).values())
 
 
 def cents_on_instances(run: Mapping[str, Any], actors_usd_per_hour: float = ACTORS_USD_PER_HOUR) -> dict[str, float]:
-    """The same training's bill if its actors, as fast as on Lambda, had an instance that stands for all of it."""
+    """Returns the training's bill if its actors ran on an instance the whole time, as fast as on Lambda."""
     return {part: 100.0 * usd * run["modelled_s"] / 3600.0
             for part, usd in (("learner", PAPERS_LEARNER_USD_PER_HOUR), ("actors", actors_usd_per_hour))}
 
@@ -107,7 +107,7 @@ def cents_on_instances(run: Mapping[str, Any], actors_usd_per_hour: float = ACTO
 def draw_returns(
     axes: Any, runs: Sequence[Mapping[str, Any]], *, color: str, label: str, against: str = "round"
 ) -> None:
-    """Mean return over seeds by round, with the range of the seeds; or against the mean seconds until then."""
+    """Draws the mean return over seeds with their range, by round or against the mean seconds until then."""
     returns = by_round(runs, "episode_return_mean")
     x = np.arange(1, returns.shape[1] + 1)
     if against == "seconds":
