@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, panels, saved
-from benchmarks.pages import rendered, table, with_part
+from benchmarks.pages import rendered, table
 from benchmarks.provenance import ROOT
 from papers import audit
-from papers.competition.page import PAGE as RESULTS_PAGE
 from papers.estimates import differences, excludes, over_seeds, text
 from papers.stellaris.arms import ARMS, COMBINED, RESULTS, SEEDS, WORKLOADS, Workload, arms_of
 
@@ -257,12 +256,11 @@ _BESIDE = {CONTROL: "without either", NITRO: "with Nitro's scaler alone", FULL: 
 
 
 def main() -> None:
-    """Writes pages and pictures from the results."""
+    """Writes the page and pictures from the results."""
     everything = read()
     for name, found in everything.items():
         draw(by_arm(found), RESULTS / f"{name}.png")
     PAGE.write_text(page(everything))
-    RESULTS_PAGE.write_text(with_part(RESULTS_PAGE.read_text(), "combined", combined(everything["hopper"])))
 
 
 if __name__ == "__main__":
