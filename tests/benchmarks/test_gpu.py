@@ -125,7 +125,7 @@ def test_a_part_ends_where_another_point_would_not_fit_says_so_and_goes_on_there
     path = tmp_path / "fig8.json"
     begun, said = measured(path, 100.0, {"Ant": 30.0, "Humanoid": 40.0})
     assert begun == [("Ant", 0, 100.0), ("Humanoid", 0, 70.0)]
-    assert said[-1] == "fig8: cut after 100 s, without 2 of 4 points; the same command goes on"
+    assert said[-1] == "fig8: cut after 100 s, without 2 of 4 points; the same command continues"
     found = json.loads(path.read_text())
     assert found["not_measured"] == {"task Ant, turn 1": OUT_OF_TIME, "task Humanoid, turn 1": OUT_OF_TIME}
     assert [row["point"] for row in found["points"]] == POINTS[:2]
