@@ -1,6 +1,6 @@
-"""An AWS account as far as the guard asks, in time that passes only when told to, with true books of what stood when.
+"""An AWS account as far as the guard calls it, with a clock that only moves on request, and exact records of resources.
 
-Learners and people are generators that say for how many seconds nothing comes from them.
+Learners and people are generators that yield how many seconds they do nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runtime.guard.times import CACHE_DELETION_S, TERMINATION_S
 FUNCTION = "AWS::Lambda::Function"
 CACHES = (SERVERLESS_CACHE, REPLICATION_GROUP)
 HANG_S = 15.0
-"""Longest that a call of the guard's lasts: two attempts."""
+"""Longest duration of one of the guard's calls: two attempts."""
 
 
 def refused(code: str, message: str = "no") -> ClientError:
@@ -105,15 +105,15 @@ class Stack:
     """One deployment, as AWS knows it.
 
     Attributes:
-        name: ``Nitro-EXPERIMENT``, which its parts' names begin with.
-        tags: By which the guard finds it.
+        name: ``Nitro-EXPERIMENT``, the prefix of its parts' names.
+        tags: Tags by which the guard finds it.
         prepared_s: When its change set was made.
-        begun_s: When CloudFormation begins each part, by type; never, if it is not in there.
-        made_s: When each is there, and billed; the group not before it launches.
-        listed_s: How late CloudFormation lists a part that it begins.
+        begun_s: When CloudFormation begins each part, by type; missing if never.
+        made_s: When each exists and is billed; the group not before it launches.
+        listed_s: Delay until CloudFormation lists a part that it begins.
         gone_s: When each is gone.
         fails_s: When its creation fails by itself.
-        rolled_back_s: When CloudFormation has taken back what there was of it.
+        rolled_back_s: When CloudFormation has rolled back all its parts.
         desired: Instances that its group wants.
     """
 
@@ -152,16 +152,16 @@ class Stack:
             machine.until_s = min(machine.until_s, max(machine.from_s, at_s))
 
     def stood_s(self, kinds: tuple[str, ...]) -> float:
-        """For how long the part of one of these types was billed."""
+        """Returns how long the part of one of these types was billed."""
         return sum(max(0.0, self.gone_s[kind] - from_s) for kind, from_s in self.made_s.items() if kind in kinds)
 
 
 class Account:
-    """The account, its clock, and whoever acts in it.
+    """The account, its clock, and the learners and people that act in it.
 
     Attributes:
-        hanging: No call that names this is answered.
-        refusing: The share of questions without which the guard must be right, too, that are refused.
+        hanging: Calls that name this get no answer.
+        refusing: Share of refused questions. The guard must also be right without their answers.
     """
 
     def __init__(self, draw: random.Random, now_s: float = 1e6) -> None:
@@ -176,11 +176,11 @@ class Account:
         return self.now_s
 
     def act(self, who: Iterator[float]) -> None:
-        """From now on it acts."""
+        """Starts an actor."""
         heapq.heappush(self._waiting, (self.now_s, next(self._number), who))
 
     def pass_time(self, seconds: float) -> None:
-        """Lets whoever acts meanwhile act."""
+        """Advances the clock and runs all actors that are due meanwhile."""
         until_s = self.now_s + seconds
         while self._waiting and self._waiting[0][0] <= until_s:
             at_s, _, who = heapq.heappop(self._waiting)
@@ -192,7 +192,7 @@ class Account:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody will act any more."""
+        """Whether no actor is left."""
         return not self._waiting
 
     def client(self, service: str, *, is_quick: bool = False) -> Any:
@@ -200,7 +200,7 @@ class Account:
 
 
 class _Api:
-    """Every service at once."""
+    """A client of every service."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -226,7 +226,7 @@ class _Api:
 
 
 class _Answers:
-    """What AWS answers and does, by operation."""
+    """AWS' answers and actions, by operation."""
 
     @staticmethod
     def describe_stacks(account: Account, StackName: str | None = None) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class _Answers:
     @staticmethod
     def list_stack_resources(account: Account, StackName: str) -> dict[str, Any]:
         one = _stack(account, StackName)
-        # A refusal in the middle of a teardown would cost what no budget can hold: nothing is ended meanwhile.
+        # A refusal during a teardown could cost more than any budget holds, because nothing is ended meanwhile.
         is_costly = one.is_deleted or account.now_s >= one.fails_s or one.complete_s <= account.now_s
         is_over = not any(one.is_there(kind, account.now_s) for kind in (GROUP, ALIAS, *CACHES))
         if (is_over or not is_costly) and account.draw.random() < account.refusing:
@@ -268,7 +268,7 @@ class _Answers:
         if not one.is_deleted:
             one.is_deleted, one.deleted_s = True, account.now_s + account.draw.uniform(0, CACHE_DELETION_S)
             for kind in one.begun_s:
-                # What is not begun by now never is.
+                # Parts that have not begun by now never begin.
                 if one.begun_s[kind] > account.now_s:
                     one.made_s[kind] = math.inf
                 one.end(kind, account.draw.uniform(account.now_s, one.deleted_s))
@@ -376,7 +376,7 @@ def _stack(account: Account, stack_id: str) -> Stack:
 
 
 def _of(account: Account, name: str) -> list[Stack]:
-    """The stack that has a part of that name now: the newest one."""
+    """Returns the stack that has a part of that name now: the newest one."""
     return [one for one in account.stacks if name.startswith(f"{one.name}-")][-1:]
 
 

@@ -1,4 +1,4 @@
-"""What a deployment has cost in the end: nothing for what never existed."""
+"""The final bill of a deployment: nothing for parts that never existed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def at(at_s: float) -> datetime.datetime:
 
 
 class Aws:
-    """Answers the two questions; refuses one that it has no answer for.
+    """Answers the bill's two questions, and refuses one without an answer.
 
     Attributes:
-        resources: By type, what differs from one that is there.
-        launches: When an instance was launched, or was to be, and what became of that.
+        resources: By type, the differences from a resource that exists.
+        launches: Time and status of each launch of an instance.
     """
 
     def __init__(self, resources: Mapping[str, Mapping[str, Any]] | None, launches: list[tuple[float, str]] | None):
@@ -69,7 +69,7 @@ class Aws:
 
 def bill(resources: Mapping[str, Mapping[str, Any]] | None, launches: list[tuple[float, str]] | None,
          entry: Entry = NOTICED) -> float:
-    """Beyond the two dollars of earlier deployments."""
+    """Returns the bill beyond the two dollars of earlier deployments."""
     aws = Aws(resources, launches and [(BEGAN_S + after_s, code) for after_s, code in launches])
     return final_usd(aws, DEPLOYED, entry, learner_gone_s=GONE_S, cache_gone_s=GONE_S + 60) - 2.0
 
@@ -84,7 +84,7 @@ LEARNER_USD = 1.11 - 0.1 - 0.01
 
 @pytest.mark.parametrize(("executions", "state", "expected_s"), [
     ([(60, "SUCCEEDED")], FINISHED, 600), ([(60, "FAILED")], FINISHED, 600),
-    # Nobody ends a leg: it may go on for 15 minutes.
+    # Nothing ends a leg: it may continue for 15 minutes.
     ([(60, "ABORTED")], TRAINING, 600 + 900), ([(60, "RUNNING")], TRAINING, 3600 - 60 + 900),
     ([(60, "ABORTED")], FINISHED, 600), ([(60, "FAILED"), (900, "SUCCEEDED")], TRAINING, 900 + 600 - 60),
     ([], TRAINING, 0), (None, TRAINING, 3600 + 900),

@@ -1,4 +1,4 @@
-"""What the guard answers CloudFormation: whether it guards, and whether it may become another version."""
+"""The guard's answers to CloudFormation: whether it guards, and whether it may be replaced by another version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Answers(QuietHandler):
 
 
 class Formation:
-    """CloudFormation, which asks, and a clock that only waiting moves."""
+    """CloudFormation as the caller, and a clock that only waiting moves."""
 
     def __init__(self, place: LoopbackServer) -> None:
         self.place, self.now_s, self.looks = place, NOW_S, 0

@@ -1,4 +1,4 @@
-"""Which deployments the guard ends, and what it takes a deployment to cost."""
+"""Which deployments the guard ends, and its upper bound of a deployment's cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stack(status: str = "CREATE_COMPLETE", **changes: Any) -> dict[str, Any]:
             "CreationTime": datetime.datetime.fromtimestamp(CREATED_S, datetime.UTC)}
 
 
-# What the tags say
+# Content of the tags
 
 
 def test_a_deployment_is_what_its_tags_say() -> None:
@@ -74,7 +74,7 @@ def test_one_that_does_not_say_its_limits_is_ended(name: str, value: str | None)
     assert reason == f"its possible cost is unknown: its tag nitro:{name.replace('_', '-')} is {value!r}"
 
 
-# What it can have cost
+# Highest possible cost
 
 
 def test_without_a_ledger_all_that_exists_is_counted_from_the_beginning() -> None:
@@ -85,7 +85,7 @@ def test_without_a_ledger_all_that_exists_is_counted_from_the_beginning() -> Non
 def test_what_the_ledger_covers_is_not_counted_twice_and_what_it_does_not_at_the_burn_rate() -> None:
     assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 1000) == pytest.approx(3.0)
     assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 500) == pytest.approx(3.0)
-    # The tag's rate is the higher one here: the entry's may be of an instance that is gone.
+    # The tag's rate is the higher one here. The entry's may belong to an instance that is gone.
     assert DEPLOYED.projected_usd(ENTRY, CREATED_S + 1000 + 7200) == pytest.approx(3.0 + 7.2)
     dearer = replace(ENTRY, burn_usd_per_hour=7.2)
     assert DEPLOYED.projected_usd(dearer, CREATED_S + 1000 + 7200) == pytest.approx(3.0 + 14.4)
@@ -118,7 +118,7 @@ def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_
     assert begun.projected_usd(notes, CREATED_S + 50) == 0.0
     of_another = replace(notes, began_stack="arn:another")
     assert parted.begun(of_another, 0.0).projected_usd(None, CREATED_S + 1000) == pytest.approx(1.0)
-    # A learner that says that it has covered everything is not believed below the lowest price of what stood.
+    # If a learner says that it has covered everything, the lowest price of existing resources is still counted.
     lied = replace(notes, covered_until_s=CREATED_S + 10**9)
     assert parted.begun(lied, 0.0).projected_usd(lied, CREATED_S + 36_600) >= 10 * 0.4 - 0.01
 
@@ -139,13 +139,13 @@ def test_a_learner_that_lies_is_not_believed_below_what_the_guard_knows(lie: dic
     truth = replace(ENTRY, before_usd=1.0, seen_spent_usd=2.0)
     lied = replace(truth, **lie)
     assert DEPLOYED.projected_usd(lied, CREATED_S + 920) >= 2.0, "what was spent stays spent"
-    # 1 dollar before, and 20 hours at the lowest price of all that exists.
+    # 1 dollar before, and 20 hours at the lowest price of all resources.
     assert DEPLOYED.projected_usd(lied, CREATED_S + 72_000) >= 1.0 + 20 * 0.4
     assert reason_to_end(replace(DEPLOYED, lifetime_s=10**9), replace(lied, seen_at_s=CREATED_S + 72_000),
                          CREATED_S + 73_000).startswith("its budget is used up")
 
 
-# Why it is ended
+# Reasons to end
 
 
 def test_one_that_works_goes_on() -> None:

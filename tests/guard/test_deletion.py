@@ -1,4 +1,4 @@
-"""How a deletion is watched: a stack is gone when CloudFormation says so, and what is left is told."""
+"""Watching a deletion: a stack is gone when CloudFormation says so, and leftovers are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACK_ID = f"arn:aws:cloudformation:us-east-1:1:stack/{STACK}/one"
 
 
 class Formation:
-    """Stands for CloudFormation: describes the stack as a list of statuses says, the last one again and again."""
+    """Replaces CloudFormation: describes the stack with each status in turn, repeating the last one."""
 
     class exceptions:  # noqa: N801
         ClientError = ClientError

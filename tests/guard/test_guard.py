@@ -46,15 +46,15 @@ NAMES = ("hopper", "walker")
 STEPS = ["stop key", "learner", "provisioned capacity", "concurrency", "network", "cache", "bill", "interfaces",
          "stack", "gone"]
 client_of = functools.cache(boto3.client)
-"""Made once: moto answers those of earlier tests, too."""
+"""Clients are made only once: moto also answers those of earlier tests."""
 HANG_S = PROMPT.retries["total_max_attempts"] * (PROMPT.connect_timeout + PROMPT.read_timeout) + 1.0
-"""Longest that a call of the guard's lasts."""
+"""Longest duration of one of the guard's calls."""
 STOP_EVENT = json.dumps({"stop": True, "run_id": "r"})
 
 
 @pytest.fixture(scope="module")
 def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Templates of an experiment, synthesised once."""
+    """Templates of an experiment, synthesized once."""
     made: dict[str, Path] = {}
 
     def synthesise(name: str) -> Path:
@@ -72,14 +72,14 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @dataclass
 class Account:
-    """An account with the shared stacks, a clock, and people who are told things.
+    """An account with the shared stacks, a clock, and a list of sent reports.
 
     Attributes:
-        calls: What was asked of AWS: service and operation, in order, reading aside.
+        calls: Calls to AWS except reads: service and operation, in order.
         fail: Called before each call; may raise.
         clock: A file with the time for moto, in which network interfaces linger.
         unmade: Types of resources that CloudFormation has not begun yet.
-        hanging: No call that names one of these things is answered.
+        hanging: Calls that name one of these get no answer.
     """
 
     assembly: Callable[[str], Path]
@@ -103,7 +103,7 @@ class Account:
         return Ledger(client_of("dynamodb", region_name="us-east-1"), self.outputs["LedgerTable"])
 
     def deploy(self, name: str) -> str:
-        """An experiment; returns its stack's id."""
+        """Deploys an experiment; returns its stack's id."""
         template = self.assembly(name) / f"Nitro-{name}.template.json"
         deploy(client_of, template, f"Nitro-{name}")
         if self.clock:
@@ -114,7 +114,7 @@ class Account:
         return found.stack
 
     def train(self, name: str, stack: str, **figures: Any) -> Entry:
-        """The learner was heard of just now."""
+        """Writes a learner's heartbeat of this moment."""
         self.ledger.take_over(f"{name}/{RUN}", stack=stack, writer="w", instance_id="i", now_s=self.now_s)
         return self.ledger.record(f"{name}/{RUN}", writer="w", **{
             "state": TRAINING, "heartbeat_at_s": self.now_s, "stop_event": STOP_EVENT, "spent_usd": 0.01,
@@ -125,7 +125,7 @@ class Account:
                      clock=self.now, sleep=self.sleep)
 
     def tick(self, after_s: float = 60.0) -> dict[str, dict[str, Any]]:
-        """What the guard reports, by stack."""
+        """Runs the guard; returns its reports by stack."""
         self.sleep(after_s)
         return {one["stack"]: one for one in self.guard().tick()["experiments"]}
 
@@ -138,7 +138,7 @@ class Account:
             self.clock.write_text(f"0 {self.now_s} 0")
 
     def left(self, name: str) -> list[str]:
-        """What Describe finds of an experiment."""
+        """Returns an experiment's resources, found with Describe."""
         client = client_of
         groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
         instances = [one["InstanceId"] for group in client("ec2").describe_instances(Filters=[
@@ -156,7 +156,7 @@ class Account:
 
 
 class _Spy:
-    """A client that says what it is asked."""
+    """A client that records its calls."""
 
     def __init__(self, account: Account, service: str, client: Any) -> None:
         self._account, self._service, self._client = account, service, client
@@ -186,13 +186,13 @@ class _Spy:
         return call
 
     def _hang(self, arguments: str) -> None:
-        """As a client of the guard's does: twice connected in vain, twice no answer."""
+        """Hangs as the guard's clients do: two failed connections, two calls without an answer."""
         if any(word in arguments for word in self._account.hanging):
             self._account.now_s += HANG_S
             raise ReadTimeoutError(endpoint_url=self._service)
 
     def _describe_stacks(self, *, StackName: str) -> Any:
-        """moto says of any name that there is no such stack; AWS refuses what cannot be one."""
+        """Refuses impossible names, as AWS does. moto says of any name that there is no such stack."""
         self._hang(StackName)
         if not re.fullmatch(r"[a-zA-Z][-a-zA-Z0-9]*|arn:aws:[-a-zA-Z0-9:/._+]*", StackName):
             raise ClientError({"Error": {"Code": "ValidationError", "Message": (
@@ -247,7 +247,7 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
     assert account.left("hopper")
     report = account.tick()["Nitro-hopper"]
     assert (report["decision"], report["waiting_for"]) == ("it has finished: target_return", "")
-    # In moto a group that is set to 0 has no instance left to be ended.
+    # In moto, a group that is set to 0 has no instance left to end.
     assert account.calls == [
         "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
         "lambda.put_function_concurrency", "lambda.update_function_configuration", "lambda.delete_alias",
@@ -279,13 +279,13 @@ def test_what_a_pool_sampled_with_is_gone_within_two_ticks_when_it_is_closed_sil
     assert decision.startswith(reason)
     assert silent_s <= account.now_s - heard_s <= silent_s + 60.0
     if "reserved_usd" in figures:
-        # It is there, hears of the order, and says that it has ended.
+        # It is alive, sees the order, and reports that it has ended.
         account.ledger.record(f"pool/{RUN}", writer="w", state=FINISHED)
         account.tick()
     assert (account.left("pool"), account.invoked) == ([], [])
     assert find_stack(client_of("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
     entry = account.ledger.get(f"pool/{RUN}")
-    # What was reserved when nobody could settle it any more is spent.
+    # A reservation is spent once nothing can settle it any more.
     assert entry.closed_stack == stack
     assert entry.spent_usd >= 0.01 + figures.get("reserved_usd", 0.02) - 1e-9
 
@@ -328,7 +328,7 @@ def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_da
 
 
 def in_creation(name: str) -> Any:
-    """moto's stack of that name, which CloudFormation is still making."""
+    """Sets moto's stack of that name to be in creation, and returns it."""
     backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
     (stack,) = [one for one in backend.stacks.values() if one.name == f"Nitro-{name}"]
     stack.status = "CREATE_IN_PROGRESS"
@@ -389,7 +389,7 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     assert account.calls == []
     account.ledger.finish(deployed.run, stack=stack, reason="taken down")
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == ""
-    # It has told its actors itself.
+    # The learner has stopped its actors itself.
     assert (account.invoked, account.left("hopper")) == ([], [])
 
 
@@ -434,7 +434,7 @@ def test_a_learner_that_names_another_stack_at_its_end_is_billed_for_its_own(acc
     assert closed.spent_usd > spent_usd + deployed.floor_usd_per_hour / 2
 
 
-# What is in the way
+# Obstacles
 
 
 def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(account: Account) -> None:
@@ -482,7 +482,7 @@ def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: A
     account.fail = refuse
     assert "AccessDenied" in account.tick()["Nitro-hopper"]["error"]
     assert "Nitro-hopper" in account.left("hopper")
-    # What the others could do is done at once; CloudFormation does it five minutes later.
+    # The steps that can be done are done at once; CloudFormation does the rest five minutes later.
     done = account.ledger.get(f"hopper/{RUN}").order.steps
     assert len(done) == 6
     for _ in range(7):
@@ -515,7 +515,7 @@ def test_steps_that_cannot_be_noted_are_taken_all_the_same(account: Account, mon
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "step_done", lambda *_, **__: (_ for _ in ()).throw(LedgerError("no room")))
         assert "no room" in account.tick()["Nitro-hopper"]["error"]
-        # Instances and caches are gone; a stack is never deleted as long as something is amiss.
+        # Instances and caches are gone. A stack is never deleted while anything is wrong.
         assert [one for one in account.left("hopper") if one.startswith(("i-", "nitro-"))] == []
         assert "Nitro-hopper" in account.left("hopper")
     account.tick()
@@ -570,8 +570,8 @@ def test_an_api_that_hangs_for_one_deployment_does_not_hold_up_the_other(account
     reports = account.tick()
     assert account.now_s - began_s < TIMEOUT_S
     assert (reports[f"Nitro-{other}"]["waiting_for"], account.left(other)) == ("", [])
-    assert account.ledger.last_tick_s() == began_s, "all were looked at before anything could hang"
-    assert account.ledger.get(f"{hanging}/{RUN}").order, "and its own learner is told to end"
+    assert account.ledger.last_tick_s() == began_s, "all were checked before anything could hang"
+    assert account.ledger.get(f"{hanging}/{RUN}").order, "and its own learner gets the order to end"
     account.hanging = ()
     for _ in range(2):
         account.tick()
@@ -584,7 +584,7 @@ def test_a_tick_begins_with_what_none_has_seen_to_for_longest(
     for name in NAMES:
         account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
     account.hanging = ("Nitro-",)
-    # There is time for one of them, and that hangs.
+    # There is time for only one of them, and that one hangs.
     monkeypatch.setattr(watch, "ACT_S", 10.0)
     served = []
     for _ in range(4):
@@ -627,7 +627,7 @@ def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     assert entry.spent_usd == pytest.approx(0.25 + minute_usd + block_usd, abs=0.0001)
     deployed_again = account.deploy("hopper")
     assert deployed_again != stack
-    # A run that goes on has spent that, and is not taken down for an order that is done.
+    # The new deployment of the run starts with that sum, and is not taken down for an order that is done.
     assert account.tick(60)["Nitro-hopper"]["decision"] == ""
     assert account.tick(0)["Nitro-hopper"]["projected_usd"] >= entry.spent_usd
 
@@ -726,7 +726,7 @@ def test_whatever_one_run_writes_all_others_are_seen_to_and_it_ends(
     reports = account.tick()
     assert reports["Nitro-walker"]["decision"] == "it has finished: max_rounds"
     assert account.left("walker") == []
-    # Its own ends at once, or by what CloudFormation says of it.
+    # Its own ends at once, or by CloudFormation's account of it.
     account.tick(MISSING_S)
     account.tick()
     assert account.left("hopper") == []
@@ -734,8 +734,8 @@ def test_whatever_one_run_writes_all_others_are_seen_to_and_it_ends(
     assert not entry.is_open
     assert "spent" not in entry.damage, "the dollars can be read again"
     assert entry.spent_usd > (0.2 if write and "spent_usd" not in values else 0.0)
-    assert account.tick() == {}, "what was wrong is told, and settled"
-    assert find_stack(client_of("cloudformation"), "NitroGuard"), "and nobody else's stack is touched"
+    assert account.tick() == {}, "the damage is reported and settled"
+    assert find_stack(client_of("cloudformation"), "NitroGuard"), "and no other stack is touched"
 
 
 def test_an_entry_about_a_stack_that_is_none_is_reported(account: Account) -> None:
@@ -751,7 +751,7 @@ def test_an_entry_about_a_stack_that_is_none_is_reported(account: Account) -> No
     assert "'not a name'" in account.tick()["not a name"]["error"]
     account.tick()
     entry = account.ledger.get(f"hopper/{RUN}")
-    # What it has said counts, and all the time of its stack again at the price of all that exists.
+    # Its reported sum counts, plus its stack's whole lifetime at the price of all resources.
     assert (entry.stack, entry.spent_usd, entry.reserved_usd) == (stack, 0.03, 0.0)
     (deployed,) = find_deployments(client_of("cloudformation"))
     assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(
@@ -807,7 +807,7 @@ def test_a_creation_that_has_failed_is_cleared_away(account: Account) -> None:
 
 @pytest.fixture
 def lingering(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
-    """An account in which functions' network interfaces linger as Lambda's do."""
+    """An account in which functions' network interfaces linger like Lambda's."""
     account.clock = tmp_path / "clock"
     account.sleep(time.time())
     monkeypatch.setenv("MOTO_CLOCK", str(account.clock))
@@ -845,7 +845,7 @@ def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(
     assert len(interfaces()) == 3
     assert minutes_until_gone(lingering) <= 6
     assert interfaces() == lingering.left("hopper") == []
-    # At once again; and this time it is deleted by somebody who does not know.
+    # Again, but now the stack is deleted without the guard's preparation.
     stack = lingering.deploy("hopper")
     began_s = lingering.now_s
     client_of("cloudformation").delete_stack(StackName=stack)
@@ -855,7 +855,7 @@ def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(
 
 
 def test_interfaces_are_waited_for_from_when_the_function_left(lingering: Account) -> None:
-    """Not from the order, which may be long ago when an API that hung answers again."""
+    """The wait does not start with the order, which may be long ago when an API that hung answers again."""
     lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
     lingering.hanging = ("nitro-hopper", "Nitro-hopper")
     while lingering.ledger.get(f"hopper/{RUN}").order is None or lingering.now_s < (
@@ -967,7 +967,7 @@ def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
     account.fail = lambda what: (_ for _ in ()).throw(refused("Unwell")) if what == "sns.publish" else None
     with pytest.raises(RuntimeError, match="not reported: .*Unwell"):
         handler({"time": "2026-11-21T00:00:00Z"}, None, client=account.client, now=account.now)
-    assert account.left("hopper") == [], "nobody heard of it, but it is done"
+    assert account.left("hopper") == [], "no report arrived, but it is done"
     message = json.loads(client_of("sqs").receive_message(QueueUrl=queue)["Messages"][0]["Body"])
     assert message["Subject"] == "Nitro-hopper is being taken down"
     assert "it has finished: max_rounds. So far it can have cost at most $" in message["Message"]

@@ -1,9 +1,9 @@
 """The promise about money: whatever a learner does or fails to do, no run costs more than its budget, to its very end.
 
-Real meters of learners, the real guard with its real ledger, in an account that keeps true books: random prices, rounds
-and deaths; heartbeats that are late, lost or never sent; ticks that are late, lost or doubled; clocks that differ;
-starts that fail in each of their phases and are taken back; answers of AWS that are refused or late; learners that lie;
-a second experiment whose calls hang; one deployment after the other.
+Uses real meters of learners and the real guard with its real ledger, in an account with exact records. Random: prices,
+rounds and deaths; heartbeats that are late, lost or never sent; ticks that are late, lost or doubled; clocks that
+differ; starts that fail in any phase and are rolled back; answers of AWS that are refused or late; learners that lie; a
+second experiment whose calls hang; successive deployments.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from tests.helpers import cost_model
 
 TYPES = ("g4dn.xlarge", "g6.xlarge")
 FAILURES = ("", "", "", "", "", "creation", "never made", "capacity", "machine", "image", "first actors")
-"""What a start may fail with: a part, and the phases by name; only in some of them is anybody there to say so."""
+"""Ways in which a start may fail: a part, and the phases by name. Only in some phases can the instance report it."""
 ARN = "arn:aws:cloudformation:us-east-1:123456789012"
 SIGNAL_S = 1050.0
-"""CloudFormation waits so long for an instance."""
+"""Longest time that CloudFormation waits for an instance."""
 
 
 @functools.cache
@@ -65,15 +65,16 @@ def drawn_experiment(draw: random.Random, types: tuple[str, ...]) -> Any:
 
 @dataclass
 class Run:
-    """One run: what is deployed of it, again and again, by somebody who reads the ledger first.
+    """One run and its repeated deployments by a person who reads the ledger first.
 
     Attributes:
         skew_s: How far the learners' clock is ahead of AWS'.
-        is_liar: The learners write whatever silences the guard. Their actors cost nothing: of them they alone can tell.
-        limits: Instead of what the tags would say.
-        is_preflight_made: Whether somebody reads the ledger before a deployment.
+        is_liar: Whether the learners write anything that silences the guard. Their actors cost nothing, because only
+            learners can report actors' costs.
+        limits: Replace limits in the tags.
+        is_preflight_made: Whether the ledger is read before a deployment.
         kept: The meter's state in the bucket.
-        actors_usd: What actors have really cost, those in flight at their worst.
+        actors_usd: True cost of actors, with those in flight at their worst case.
     """
 
     name: str
@@ -102,7 +103,7 @@ class Run:
 
     @property
     def spent_usd(self) -> float:
-        """What all of it has cost, by AWS' books: a node's hours and warm actors' blocks are billed whole."""
+        """Returns all deployments' cost by AWS' records. A node's hours and warm actors' blocks are billed whole."""
         model, usd = cost_model(self.experiment), self.actors_usd
         for stack, _ in self.stacks:
             usd += sum(machine.model.learner_usd(seconds) + model.attached_usd(seconds) + model.kept_usd(seconds)
@@ -113,7 +114,7 @@ class Run:
             usd += model.provisioned_usd(math.ceil(stack.stood_s((ALIAS,)) / 300))
         return usd
 
-    # Somebody deploys
+    # The person who deploys
 
     def somebody(self) -> Iterator[float]:
         yield self.draw.uniform(0, 300)
@@ -184,7 +185,7 @@ class Run:
         self._take_back(stack)
 
     def _take_back(self, stack: Stack) -> None:
-        """CloudFormation takes back what there is; what it has not begun never is."""
+        """Rolls back the stack's existing parts. Parts that have not begun never begin."""
         now_s = self.account.now_s
         if stack.is_deleted or stack.fails_s <= now_s or stack.complete_s <= now_s:
             return
@@ -196,10 +197,10 @@ class Run:
             stack.end(kind, self.draw.uniform(now_s, stack.rolled_back_s))
         stack.end_machines(stack.gone_s[GROUP])
 
-    # Instances, and their learners
+    # Instances and their learners
 
     def _instances(self, stack: Stack, failure: str) -> Iterator[float]:
-        """One after the other, for as long as the group wants one."""
+        """Runs one instance after the other while the group wants one."""
         yield stack.made_s[GROUP] - self.account.now_s
         while stack.desired and stack.gone_s.get(GROUP, math.inf) > self.account.now_s:
             model = cost_model(self.experiment, instance_type=self.draw.choice(self.experiment.learner.instance_types))
@@ -213,7 +214,7 @@ class Run:
             yield self.draw.choice([30.0, 400.0, 1400.0])
 
     def _learner(self, stack: Stack, machine: Machine, failure: str) -> Iterator[float]:
-        """What an instance does until it has nothing left to do; pauses wherever time goes by."""
+        """Runs an instance until it has nothing left to do. Yields whenever time passes."""
         draw = self.draw
         yield draw.uniform(20, 120)
         if failure == "machine" or draw.random() < 0.03:
@@ -254,12 +255,12 @@ class Run:
         draw = self.draw
         while (granted := meter.open_round(self.experiment.scaler.most_actors, smallest=1)):
             self.kept = json.dumps(meter.get_state())
-            # Promised in the ledger before anything of it is used.
+            # The ledger reserves the dollars before any are spent.
             self._record(stack, machine, writer, meter, state=TRAINING)
             share = 0.0 if self.is_liar else draw.choice([0.01, 1.0])
             billed = [share * draw.random() * machine.model.roles[ACTOR].worst_case_usd() for _ in range(granted)]
             self.actors_usd += sum(billed)
-            # Heartbeats go out while the round lasts, and some get lost.
+            # Heartbeats go out while the round lasts, and some are lost.
             length_s = draw.uniform(1, min(1500.0, machine.model.limits.round_s))
             while length_s > 0:
                 yield min(length_s, HEARTBEAT_S)
@@ -268,7 +269,7 @@ class Run:
                     self._record(stack, machine, writer, meter)
             fate = draw.random()
             if fate < 0.02:
-                # It hangs; nobody hears of it again.
+                # It hangs and is silent from now on.
                 while True:
                     yield 600.0
             if fate < 0.08:
@@ -307,7 +308,7 @@ class Run:
             raise TeardownOrderedError("it is taken down")
 
     def _lie(self, stack: Stack, entry: Entry) -> None:
-        """Writes into its own item, past all that the code would write; but nothing that its role may not name."""
+        """Writes its own item without any of the code's checks, but only attributes that its role may name."""
         draw, ids = self.draw, [one.id for one in self.account.stacks]
         is_bold = draw.random() < 0.02
         self._write_item(
@@ -322,15 +323,15 @@ class Run:
 
 
 def drawn_run(account: Account, name: str, share: float, *, is_liar: bool = False, **options: Any) -> Run:
-    """A run with a budget from what cannot even be begun (0) to what lasts for an hour (1)."""
-    # A liar could hide which type it runs on; nobody but it chooses among several.
+    """Returns a run whose budget ranges from too small to begin (0) to one hour (1)."""
+    # A liar could hide its instance type. Only the liar itself chooses among several.
     experiment = drawn_experiment(account.draw, TYPES[:1] if is_liar else TYPES)
     budget_usd = expected_cost(experiment).tail_usd * 1.001 + 10 ** (2.5 * share - 2.0)
     return Run(name, account, budget_usd, experiment, is_liar=is_liar, **options)
 
 
 def play(account: Account) -> None:
-    """The guard's ticks, until nobody acts any more: at most one in a row is lost, some are late or come twice."""
+    """Runs the guard's ticks until no actor is left. At most one in a row is lost; some are late or doubled."""
     guard = Guard(account.client, Ledger(account.table, "ledger"), lambda subject, text: None, now=account.now,
                   clock=account.now, sleep=account.pass_time)
     while not account.is_quiet:
@@ -350,7 +351,7 @@ WORLDS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthC
        is_refusing=st.booleans())
 def test_all_deployments_of_a_run_together_cost_no_more_than_its_budget(
         seed: int, shares: tuple[float, float], skew_s: float, is_liar: bool, is_refusing: bool) -> None:
-    """Two runs beside each other, under one guard."""
+    """Two concurrent runs under one guard."""
     account = Account(random.Random(seed))
     account.refusing = 0.3 if is_refusing else 0.0
     runs = [drawn_run(account, "one", shares[0], is_liar=is_liar, skew_s=skew_s), drawn_run(account, "two", shares[1])]
@@ -381,7 +382,7 @@ def test_an_experiment_whose_calls_hang_costs_another_one_nothing(
 @settings(WORLDS, max_examples=12)
 @given(seed=SEEDS)
 def test_a_deployment_that_nobody_checked_costs_a_run_that_is_exhausted_no_more_than_a_teardown(seed: int) -> None:
-    """As a bare ``cdk deploy`` makes one: the guard ends it at its first look, and its learner has nothing to spend."""
+    """Like a bare ``cdk deploy``: the guard ends it at its first tick, and its learner has nothing to spend."""
     account = Account(random.Random(seed))
     run = drawn_run(account, "one", 0.0, is_preflight_made=False, deployments_max=5)
     play(account)
@@ -391,7 +392,7 @@ def test_a_deployment_that_nobody_checked_costs_a_run_that_is_exhausted_no_more_
 
 
 def is_broken(seed: int, share: float | None = None, **options: Any) -> bool:
-    """Whether a run's deployments cost more than its budget, or than the ledger knows."""
+    """Whether a run's deployments cost more than its budget, or more than the ledger knows."""
     account = Account(random.Random(seed))
     run = drawn_run(account, "one", account.draw.random() if share is None else share, **options)
     try:
@@ -422,7 +423,7 @@ def what_stood(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_promise_could_be_broken(
         monkeypatch: pytest.MonkeyPatch, ignores: Callable[[pytest.MonkeyPatch], None] | None, options: dict[str, Any],
         first_seed: int) -> None:
-    """By a guard, or somebody who deploys, that ignores one thing."""
+    """If a guard, or a person who deploys, ignores one thing."""
     if ignores is not None:
         ignores(monkeypatch)
     assert any(is_broken(seed, **options) for seed in range(first_seed, first_seed + 200))

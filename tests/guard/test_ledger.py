@@ -85,7 +85,7 @@ def test_the_first_order_holds_and_a_learner_hears_of_it(ledger: Ledger) -> None
     assert ledger.record(RUN, writer="w1", spent_usd=1.0).order_for("one") == first.order
     with pytest.raises(TeardownOrderedError):
         take_over(ledger, "w2")
-    # A later deployment of the run is not meant.
+    # This order does not apply to a later deployment of the run.
     assert take_over(ledger, "w3", "two").order_for("two") is None
     with pytest.raises(LostRunError):
         ledger.finish(RUN, stack="one", reason="late")
@@ -165,7 +165,7 @@ def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     entry = ledger.get(RUN)
     assert (entry.spent_usd, entry.reserved_usd, entry.is_open) == (1.4, 0.0, False)
     assert entry.before_usd == 1.4
-    # What a learner that is ending says now is too late.
+    # Anything that an ending learner reports now is too late.
     with pytest.raises(LostRunError):
         ledger.record(RUN, writer="w1", spent_usd=1.1)
 
@@ -193,7 +193,7 @@ def test_a_table_that_is_not_there_and_an_item_that_is_damaged(client: Any, ledg
 
 
 def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(client: Any, ledger: Ledger) -> None:
-    """Conditions included: DynamoDB counts what they name among the attributes of the request."""
+    """Also in conditions: DynamoDB counts attributes that a condition names as attributes of the request."""
     named: set[str] = set()
     client.meta.events.register("provide-client-params.dynamodb.UpdateItem", lambda params, **_: named.update(
         params["Key"], params["ExpressionAttributeNames"].values()))
@@ -217,7 +217,7 @@ def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(client: Any
 
 def test_an_item_that_is_full_can_still_be_ordered_down(ledger: Ledger) -> None:
     take_over(ledger)
-    # What moto holds; DynamoDB holds 4,600 bytes more.
+    # moto's limit; DynamoDB's is 4,600 bytes higher.
     room = 405_000 - 600
     ledger.record(RUN, writer="w1", reason="x" * (room // 2), stop_event="x" * (room // 2), spent_usd=1.0)
     entry = ledger.order(RUN, stack="one", reason="y" * 500, now_s=5.0)

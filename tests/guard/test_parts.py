@@ -1,4 +1,4 @@
-"""What a deployment without an instance has, and how its rounds are ended."""
+"""The parts of a deployment without an instance, and how its rounds are ended."""
 
 from __future__ import annotations
 

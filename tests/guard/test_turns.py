@@ -1,4 +1,4 @@
-"""Taking turns, by a clock that only moves while somebody works or waits."""
+"""Taking turns, by a clock that moves only during work and waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runtime.guard.turns import take_turns
 
 
 class Day:
-    """A clock, and who did a step when."""
+    """A clock, and a log of each step's name and time."""
 
     def __init__(self) -> None:
         self.now_s, self.steps = 0.0, []
@@ -23,7 +23,7 @@ class Day:
         self.now_s += seconds
 
     def work(self, name: str, *steps: tuple[float, bool]) -> Iterator[bool]:
-        """Each step takes so long, and then waits or not."""
+        """Each step takes that many seconds, and then waits or not."""
         for seconds, is_waiting in steps:
             self.now_s += seconds
             self.steps.append((name, self.now_s))

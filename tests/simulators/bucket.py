@@ -1,4 +1,4 @@
-"""One bucket of S3 in memory, with conditional writes as S3 has them."""
+"""One S3 bucket in memory, with S3's conditional writes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from botocore.exceptions import ClientError
 
 
 class Bucket:
-    """A client of S3 that knows one bucket; refuses what S3 refuses."""
+    """A client of S3 with a single bucket. Refuses what S3 refuses."""
 
     def __init__(self, objects: dict[str, bytes], before: Callable[[str, str], None]) -> None:
-        """Takes what is there.
-
-        Args:
+        """Args:
             objects: Contents by key; changes with the bucket.
-            before: Called with the name and the key of each call before it is carried out.
+            before: Called with the name and key of each call before it is carried out.
         """
         self._objects, self._before = objects, before
         self._writers: dict[str, str] = {}

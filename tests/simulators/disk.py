@@ -1,10 +1,10 @@
-"""A disk on which a process can die, or find no room, at any of the operations that change it.
+"""A disk on which a process can die, or run out of space, at any operation that changes it.
 
-`Disk` takes the place of the functions of `os` that change files, below one folder. It counts what a run does there, so
-that a test learns first which operations there are, and then has each be the last one, or fail.
+`Disk` replaces the functions of `os` that change files below one folder. It counts a run's operations there. A test
+first learns which operations there are, and then makes each one the last, or makes it fail.
 
-A process that is killed does nothing more: no ``finally`` tidies up. What it leaves is what is there before its next
-operation, or amid one: `Disk.watched` shows each such moment of a run that is not disturbed.
+A killed process does nothing more: no ``finally`` cleans up. It leaves the state before its next operation, or in the
+middle of one. `Disk.watched` shows each such state of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ _LAYER = os.path.join(_RUNTIME, "records", "files.py")
 
 
 class Disk:
-    """One process' disk, below one folder.
+    """One process's disk, below one folder.
 
     Attributes:
-        operations: What changed it, or was to: each operation's name and its file's.
-        strangers: Files that something else in `runtime` than `runtime.records.files` opened to write, removed or
-            renamed.
+        operations: Attempted changes: each operation's name and its file's.
+        strangers: Files that code in `runtime` other than `runtime.records.files` opened to write, removed or renamed.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Fails nowhere."""
+        """Never fails."""
         self._folder = os.path.realpath(folder)
         self._open: dict[int, tuple[tuple[int, int], str]] = {}
         self._seen: Callable[[str], None] = lambda moment: None
@@ -47,12 +46,12 @@ class Disk:
         self.strangers: set[str] = set()
 
     def watched(self, seen: Callable[[str], None]) -> Disk:
-        """Calls ``seen`` at each moment at which a kill would leave something else than at the one before."""
+        """Calls ``seen`` whenever a kill would leave a different state than before."""
         self._seen = seen
         return self
 
     def filled(self, at: int, *, operations: int = sys.maxsize) -> Disk:
-        """Has no room from the operation of that number on, from 0, for so many operations."""
+        """Has no room for ``operations`` operations from number ``at`` on, counted from 0."""
         self._full_from, self._full_until = at, at + operations
         return self
 
@@ -77,7 +76,7 @@ class Disk:
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
-        """A block in which it is the disk below its folder."""
+        """Replaces the real functions below its folder within a ``with`` block."""
         real = {name: getattr(os, name) for name in _REPLACED}
         before, _Watch.disk = _Watch.disk, self
         try:
@@ -96,7 +95,7 @@ class Disk:
             if (file := self._opened(descriptor)) is not None:
                 self.reach("sync directory" if os.path.isdir(f"/dev/fd/{descriptor}") else name, file)
                 if name == "fsync":
-                    # A kill leaves what the kernel has, on the disk or not.
+                    # The kernel keeps written data after a kill, on the disk or not.
                     return None
             return real[name](descriptor, *arguments)
 
@@ -108,7 +107,7 @@ class Disk:
                 self.reach("write", file)
             except OSError:
                 if number == self._full_from and half:
-                    # There is room for some of it.
+                    # There is room for half of it.
                     return int(real["write"](descriptor, data[:half]))
                 raise
             written = int(real["write"](descriptor, data[:half])) if half else 0
@@ -128,7 +127,7 @@ class Disk:
             name, with_path)
 
     def name_of(self, path: Any) -> str | None:
-        """A file's name below the folder; None if it is elsewhere."""
+        """Returns a file's name below the folder; None if it is elsewhere."""
         if not isinstance(path, str | os.PathLike):
             return None
         folder, name = os.path.split(os.path.abspath(path))
@@ -146,7 +145,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 class _Watch:
-    """Sees whatever in this process opens, renames or removes a file, and by whichever function."""
+    """Sees every file that this process opens, renames or removes, by whichever function."""
 
     disk: Disk | None = None
 
@@ -161,7 +160,7 @@ class _Watch:
 
 
 def _is_by_the_layer(frame: FrameType | None) -> bool:
-    """Whether of what is running in `runtime` the innermost is `runtime.records.files`."""
+    """Whether the innermost frame from `runtime` belongs to `runtime.records.files`."""
     while frame is not None and not frame.f_code.co_filename.startswith(_RUNTIME):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename == _LAYER

@@ -1,7 +1,8 @@
 """Docker's command line, as far as a learner's instance uses it: ``python -m tests.simulators.docker WORD …``.
 
 An image is the folder that it would be built from: ``$IMAGES/asset.TAG``, as the CDK stages it. Its container is a
-process of this machine that starts in that folder; what is mounted is where it is. Each call is noted in ``$CALLS``.
+process of this machine that starts in that folder. Mounted files remain where they are. Each call is logged in
+``$CALLS``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ENTRY_VARIABLE = "CONTAINER_MODULE"
-"""A module that runs in the place of the one that the image's entry point names."""
+"""Module that runs instead of the one that the image's entry point names."""
 DIGEST = "sha256:" + 64 * "d"
 _NO_IMAGE, _REFUSED = 125, 1
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns the exit code, unless a container takes this process' place."""
+    """Returns the exit code, unless a container replaces this process."""
     with open(os.environ["CALLS"], "a") as calls:
         calls.write(f"docker {' '.join(words)}\n")
     verb = words[0]

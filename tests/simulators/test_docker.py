@@ -1,4 +1,4 @@
-"""The stand-in for Docker: what it starts, in which environment, and what it refuses."""
+"""Docker's simulator: the processes it starts, their environment, and what it refuses."""
 
 from __future__ import annotations
 

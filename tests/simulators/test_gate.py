@@ -1,4 +1,4 @@
-"""IAM in front of moto says yes and no, as AWS words it."""
+"""IAM in front of moto allows and denies, in AWS' words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def server(folder: Path) -> Iterator[MotoServer]:
         running.client("dynamodb").create_table(
             TableName="ledger", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}])
-        # CloudFormation's own client of S3 takes the bucket out of the paths of the model that it reads.
+        # CloudFormation's own S3 client removes the bucket from the paths of the model that it reads.
         running.client("cloudformation").create_stack(StackName="Results", TemplateBody=json.dumps({"Resources": {
             "Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "results", "OwnershipControls": {
                 "Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}}}}}))
@@ -57,7 +57,7 @@ def server(folder: Path) -> Iterator[MotoServer]:
 
 @pytest.fixture(scope="module")
 def client(server: MotoServer) -> Clients:
-    """As a session of the role."""
+    """Returns a client with a session of the role."""
     given = server.client("sts").assume_role(
         RoleArn=f"arn:aws:iam::{ACCOUNT}:role/learner", RoleSessionName="i-1")["Credentials"]
     session = boto3.Session(given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"], REGION)
@@ -81,7 +81,7 @@ def test_what_a_policy_allows_is_done(client: Clients) -> None:
     assert update(client, ReturnValues="ALL_NEW")["Attributes"]["state"] == {"S": "new"}
     client("s3").put_object(Bucket="results", Key="run/one", Body=b"x" * 1000)
     assert client("s3").get_object(Bucket="results", Key="run/one")["Body"].read() == b"x" * 1000
-    # So many are compressed.
+    # Bodies with this many values are compressed.
     client("cloudwatch").put_metric_data(Namespace="Mine", MetricData=[
         {"MetricName": f"one of many metrics, {number}", "Value": 1} for number in range(500)])
     assert client("sts").get_caller_identity()["Arn"].endswith("assumed-role/learner/i-1")
@@ -97,7 +97,7 @@ def test_a_condition_on_an_attribute_that_may_not_be_named_is_denied_as_aws_word
         f"User: arn:aws:sts::{ACCOUNT}:assumed-role/learner/i-1 is not authorized to perform: dynamodb:UpdateItem on "
         f"resource: {TABLE} because no identity-based policy allows the dynamodb:UpdateItem action")
     assert refusal(lambda: update(client, run="another"))[0] == "AccessDeniedException"
-    # Who signs with no role's key is not judged, and nothing was done.
+    # Requests without a role's key are not judged. Nothing was carried out.
     assert "Item" not in server.client("dynamodb").get_item(TableName="ledger", Key={"run": {"S": "another"}})
 
 

@@ -1,4 +1,4 @@
-"""The local Lambda endpoint, asked by boto3: that it is the service our fleet will meet."""
+"""boto3 calls the local Lambda endpoint and finds the service that our fleet will meet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lambda_client(endpoint: LambdaEndpoint) -> Any:
 
 
 def invoke(lambda_client: Any, event: Any, name: str = "sample", **more: Any) -> tuple[Any, str, dict[str, Any]]:
-    """Payload, log tail, and the answer itself."""
+    """Returns payload, log tail, and the answer itself."""
     answer = lambda_client.invoke(FunctionName=name, LogType="Tail", Payload=json.dumps(event).encode(), **more)
     return json.loads(answer["Payload"].read()), base64.b64decode(answer["LogResult"]).decode(), answer
 
@@ -259,7 +259,7 @@ def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
         parent.communicate()
 
 
-# What a sandbox lacks
+# Limits of a sandbox
 
 
 @pytest.fixture(scope="module")

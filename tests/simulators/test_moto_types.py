@@ -1,4 +1,4 @@
-"""What `tests.simulators.aws.moto_types` adds to moto: made as the template says, described by boto3, deleted."""
+"""Additions of `tests.simulators.aws.moto_types` to moto: created as the template says, described by boto3, deleted."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 @pytest.fixture
 def outputs(client: Client, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The outputs of both stacks, which are there until the test ends."""
+    """The outputs of both stacks, which exist until the test ends."""
     found = {}
     (tmp_path / "manifest.json").write_text(json.dumps({"artifacts": {STACK: {"properties": {"tags": STACK_TAGS}}}}))
     for name, template in ((NETWORK, NETWORK_TEMPLATE), (STACK, TEMPLATE)):
@@ -388,7 +388,7 @@ def test_an_alarm(client: Client, outputs: dict[str, str]) -> None:
 
 
 def everything(client: Client) -> dict[str, int]:
-    """How many there are of each kind of resource that the templates make."""
+    """Counts each kind of resource that the templates create."""
     kinds = {
         "ec2": ("describe_vpcs", "describe_subnets", "describe_route_tables", "describe_internet_gateways",
                 "describe_vpc_endpoints", "describe_flow_logs", "describe_security_groups",
@@ -417,7 +417,7 @@ def test_deleting_the_stacks_leaves_nothing(client: Client, tmp_path: Path, requ
         "StackResourceSummaries"]]
     delete(client)
     assert everything(client) == before
-    # What CloudFormation remembers of it is not made anew by being asked for.
+    # Asking for resources that CloudFormation remembers does not create them again.
     assert {"test-actor", "test-learner", "test-cache"} <= set(had)
     assert [one["PhysicalResourceId"] for one in formation.list_stack_resources(StackName=stack)[
         "StackResourceSummaries"]] == had

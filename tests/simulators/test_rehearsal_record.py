@@ -1,4 +1,4 @@
-"""What a rehearsal prints of its events, and when they were."""
+"""A rehearsal's printed events and their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulators.rehearsal.rehearsal import experiment
 
 
 class SteppingClock(Clock):
-    """Each look is ten seconds after the one before."""
+    """Each step is ten seconds after the one before."""
 
     def __init__(self) -> None:
         super().__init__(Path("nowhere"))

@@ -1,4 +1,4 @@
-"""What the app makes of experiment files, synthesised once a session and shared: jsii takes seconds to start."""
+"""Stacks synthesized from experiment files, once per session and shared: jsii takes seconds to start."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RUN = "first"
 NAME = "pendulum"
 STACK = f"Nitro-{NAME}"
 ACTOR_USER = f"nitro-{NAME}-70ffde3e"
-"""What actors are to an ElastiCache cache: the learner's name, and a digest."""
+"""The actors' name at an ElastiCache cache: the learner's name and a digest."""
 KINDS = ("serverless", "node", "learner", "none", "local")
-"""Of caches; with local there is none, and actors are processes of the learner. `synthesise` also knows function: there
-is none, and no instance; and external: there are only actors, and the role of a pool."""
+"""Kinds of caches. With local there is no cache, and actors are processes of the learner. `synthesise` also accepts
+function (no cache and no instance) and external (only actors and a pool's role)."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Assembly:
         return json.loads((self.directory / f"{stack or self.stack}.template.json").read_text())
 
     def resources(self, kind: str, stack: str | None = None) -> dict[str, dict[str, Any]]:
-        """Resources of a CloudFormation type by logical id, whole."""
+        """Returns whole resources of a CloudFormation type by logical id."""
         return {name: resource for name, resource in self.template(stack)["Resources"].items()
                 if resource["Type"] == kind}
 
     def only(self, kind: str, stack: str | None = None) -> dict[str, Any]:
-        """Properties of the one resource of that type."""
+        """Returns the properties of the only resource of that type."""
         (resource,) = self.resources(kind, stack).values()
         return resource["Properties"]
 
     def image_asset(self, *, of_learner: bool = False) -> dict[str, Any]:
-        """The actor's image, or the learner's."""
+        """Returns the actor's image, or the learner's."""
         (image,) = [one["source"] for one in self._assets()["dockerImages"].values()
                     if ("TORCH" in one["source"]["dockerBuildArgs"]) == of_learner]
         return image
@@ -64,19 +64,19 @@ class Assembly:
         return self.directory / folder
 
     def learner_key(self) -> str:
-        """Bucket and key of the zip with what is one run's own."""
+        """Returns bucket and key of the zip with the run's own files."""
         return (f"cdk-hnb659fds-assets-<AWS::AccountId>-<AWS::Region>/"
                 f"{self.learner_asset().name.removeprefix('asset.')}.zip")
 
     def exported(self, stack: str, output: str) -> str:
-        """How another stack refers to what that stack names in an output, if it exports it."""
+        """Returns the reference of another stack to an output of ``stack``, if it is exported."""
         outputs = self.template(stack)["Outputs"]
         (export,) = [one["Export"]["Name"] for one in outputs.values()
                      if "Export" in one and one["Value"] == outputs[output]["Value"]]
         return f"<{export}>"
 
     def name(self, kind: str) -> str:
-        """Logical id of the one resource of that type."""
+        """Returns the logical id of the only resource of that type."""
         (name,) = self.resources(kind)
         return name
 
@@ -116,7 +116,7 @@ def each_kind(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembl
 
 @pytest.fixture(scope="session", params=KINDS[:-1])
 def each_cache(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembly:
-    """The same experiment with each kind of cache; actors are a function."""
+    """The same experiment with each kind of cache, and actors as a function."""
     return synthesise(cache=request.param)
 
 
@@ -126,7 +126,7 @@ def serverless(synthesise: Synthesise) -> Assembly:
 
 
 def experiment_text(**changes: Any) -> str:
-    """`SMALL_EXPERIMENT` with ``section__key=value`` changed or added."""
+    """Returns `SMALL_EXPERIMENT` with ``section__key=value`` changed or added."""
     tree = yaml.safe_load(SMALL_EXPERIMENT)
     for path, value in changes.items():
         section, _, key = path.rpartition("__")
@@ -135,7 +135,7 @@ def experiment_text(**changes: Any) -> str:
 
 
 def flat(value: Any) -> str:
-    """A CloudFormation value as one line: references as ``<Name>``, imports as ``<Stack:Export>``."""
+    """Returns a CloudFormation value as one line: references as ``<Name>``, imports as ``<Stack:Export>``."""
     if isinstance(value, str):
         return value
     ((function, argument),) = value.items()
@@ -149,7 +149,7 @@ def flat(value: Any) -> str:
 
 
 def listed(value: Any) -> list[str]:
-    """What IAM allows to write as one value or as a list, as a sorted list."""
+    """Returns a sorted list of values. IAM also allows a single value without a list."""
     return sorted(flat(item) for item in (value if isinstance(value, list) else [value]))
 
 
@@ -158,7 +158,7 @@ def user_data(made: Assembly) -> str:
 
 
 def variables(made: Assembly) -> dict[str, str]:
-    """What the learner's user data exports, unquoted by a shell's rules."""
+    """Returns the exports in the learner's user data, without the shell's quotes."""
     first, *lines = user_data(made).splitlines()
     assert first == "#!/bin/bash"
     block = itertools.takewhile(lambda line: line.startswith("export "), lines)

@@ -1,4 +1,4 @@
-"""The actor function: what it costs, how far it can fan out, what it is told."""
+"""The actor function: its cost, its concurrency, and its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.helpers import ROOT
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
 MOST_ACTORS, TIMEOUT_S = 6, 30
-"""Of the small experiment."""
+"""Limits of the small experiment."""
 
 
 def test_size_and_limits_are_the_experiments(each_cache: Assembly) -> None:

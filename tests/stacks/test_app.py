@@ -1,4 +1,4 @@
-"""``python app.py``; what it makes, and that the CDK's command line makes the same, is in test_deploy.py."""
+"""``python app.py``. Its output, and that the CDK's command line writes the same, is tested in test_deploy.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_refusal_is_one_line_and_leaves_nothing_and_stacks_load_no_torch(
 
 
 def test_without_a_word_it_is_the_first_example() -> None:
-    """So that ``npx cdk deploy --all`` is all that it takes."""
+    """So that ``npx cdk deploy --all`` needs no arguments."""
     assert SETTINGS["experiment"] == "experiments/hopper.yaml"
     with pytest.raises(ExperimentError, match=r"^which experiment\? Name its file: -c experiment=FILE.yaml$"):
         make_app({**SETTINGS, "experiment": ""})

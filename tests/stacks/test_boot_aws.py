@@ -1,4 +1,4 @@
-"""What the instance asks AWS is signed as botocore would sign it; the stand-in for AWS refuses all else."""
+"""The instance signs its requests to AWS as botocore would. The simulator refuses all others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:Nitro-one-actor"
 
 
 class _Service(QuietHandler):
-    """Answers each request with the next of these, then with "done"."""
+    """Answers each request with the next of these statuses, then with "done"."""
 
     statuses: list[int] = []
 
@@ -35,7 +35,7 @@ class _Service(QuietHandler):
 
 @pytest.fixture
 def calls() -> list[str]:
-    """What the door let in."""
+    """Calls that passed the front door."""
     return []
 
 

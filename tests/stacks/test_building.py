@@ -1,4 +1,4 @@
-"""For which processors images can be built here: what `docker buildx inspect` and Linux answer, as recorded."""
+"""Processors for which images can be built here, from recorded answers of `docker buildx inspect` and Linux."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Platforms:        {platforms}
 Labels:
  org.mobyproject.buildkit.worker.moby.host-gateway-ip: 172.17.0.1
 """
-"""Of Docker 27."""
+"""From Docker 27."""
 X86 = "linux/amd64, linux/amd64/v2, linux/amd64/v3, linux/386"
 EMULATED = f"{X86}, linux/arm64, linux/riscv64, linux/ppc64le, linux/s390x, linux/arm/v7, linux/arm/v6"
 ARM = "linux/arm64, linux/arm/v7, linux/arm/v6"
@@ -40,7 +40,7 @@ QEMU = "enabled\ninterpreter /usr/bin/qemu-aarch64\nflags: POCF\noffset 0\nmagic
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """``machine("x86_64", "…")``: a machine with a program that answers so."""
+    """``machine("x86_64", "…")``: a machine with a program that gives this answer."""
     def make(processor: str, inspected: str = "", *, code: int = 0, qemu: dict[str, str] | None = None) -> None:
         program, answer, binfmt = tmp_path / "docker", tmp_path / "answer", tmp_path / "binfmt_misc"
         answer.write_text(inspected)
@@ -117,7 +117,7 @@ def test_what_cannot_be_built_is_refused_with_the_remedy_and_the_other_key(
 @pytest.mark.parametrize(("inspected", "code"), [(NO_BUILDX, 1), ("", 0)])
 def test_what_nobody_tells_is_a_remark(
         machine: Callable[..., None], tmp_path: Path, inspected: str, code: int) -> None:
-    """On macOS, with a program that knows no buildx: its machine mostly emulates."""
+    """On macOS, with a program without buildx: its machine usually emulates."""
     machine("arm64", inspected, code=code)
     assert check_tools(plan(tmp_path, **MIXED)) == (
         f"whether {tmp_path / 'docker'} builds images for linux/amd64 on this machine (arm64) could not be found out")

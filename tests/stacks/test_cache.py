@@ -13,7 +13,7 @@ from runtime.names import CACHE_PORT
 from tests.stacks.conftest import ACTOR_USER, NAME, Assembly, Synthesise, flat, variables
 
 WEIGHTS_KIB = 273
-"""Of the policy of the tests' experiment, rounded up."""
+"""Size of the policy's weights in the tests' experiment, rounded up."""
 ACTORS = "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"
 
 
@@ -74,7 +74,7 @@ def test_its_ceilings_follow_the_experiment(synthesise: Synthesise) -> None:
 
 @pytest.mark.parametrize("environment", ["ALE/Qbert-v5", "nobody.has:it"])
 def test_a_wave_of_games_is_not_throttled(synthesise: Synthesise, environment: str) -> None:
-    """Nor what cannot be made where it is deployed from."""
+    """Also for environments that cannot be made on the deploying machine."""
     cache = synthesise(environment__id=environment, scaler__actors_max=32).only("AWS::ElastiCache::ServerlessCache")
     wave_kib = 125_542
     assert wave_kib < cache["CacheUsageLimits"]["ECPUPerSecond"]["Maximum"] < 2 * wave_kib
@@ -109,7 +109,7 @@ def test_learner_and_actors_are_users_without_a_password(synthesise: Synthesise,
 
 
 def needs(made: Assembly, name: str) -> set[str]:
-    """All resources that have to be there before one is begun."""
+    """Returns all resources that must exist before creation of this one begins."""
     resources = made.template()["Resources"]
     found = {other for other in resources if other != name and (
         other in resources[name].get("DependsOn", []) or f'"Ref": "{other}"' in json.dumps(resources[name])
@@ -120,7 +120,7 @@ def needs(made: Assembly, name: str) -> set[str]:
 @pytest.mark.parametrize(("kind", "cache"), [("serverless", "ServerlessCache"), ("node", "ReplicationGroup")])
 def test_if_aws_refuses_their_rights_neither_cache_nor_instance_was_begun(
         synthesise: Synthesise, kind: str, cache: str) -> None:
-    """Nobody has shown ElastiCache key rules such as %R~."""
+    """Key rules such as %R~ are not proven on ElastiCache."""
     made = synthesise(cache=kind)
     users = set(made.resources("AWS::ElastiCache::User"))
     assert len(users) == 2

@@ -1,4 +1,4 @@
-"""The cache users' rights, on a real server: enough for what each does, and not one command or key more."""
+"""The cache users' rights on a real server: enough for each user's work, and not one command or key more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def url(admin: redis.Redis) -> Callable[[str], str]:
-    """The server's URL for a user; both have the rights that are deployed."""
+    """Returns the server's URL for a user. Both users have the deployed rights."""
     admin.flushall()
     for user, rights in RIGHTS.items():
         admin.execute_command("ACL", "SETUSER", user, "reset", ">word", *rights.split())
@@ -39,7 +39,7 @@ def url(admin: redis.Redis) -> Callable[[str], str]:
 
 
 def use_everything(url: Callable[[str], str]) -> None:
-    """Every public method of the client, as who uses it; actors stop a run for the guard."""
+    """Calls every public method of the client as its user would. Actors stop a run for the guard."""
     with (closing(TrajectoryCache(url("learner"), "run")) as learner,
           closing(TrajectoryCache(url("actor"), "run", digest=stop_digest("word"))) as actor):
         for cache in (learner, actor):
@@ -62,7 +62,7 @@ def use_everything(url: Callable[[str], str]) -> None:
 
 def test_everything_here_is_every_method() -> None:
     source = Path(__file__).read_text()
-    # What learner functions do needs the cache of a cluster of one's own: nothing that is deployed has a right to it.
+    # Learner functions need the cache of a self-managed cluster. Nothing that is deployed has rights to their methods.
     methods = [name for name in vars(TrajectoryCache)
                if not name.startswith("_") and name != "close" and not name.endswith(("_object", "_objects"))]
     assert "submit" in methods

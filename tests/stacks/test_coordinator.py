@@ -1,4 +1,4 @@
-"""A deployment without an instance: two functions beside the actors', and what invokes the one that runs the rounds."""
+"""A deployment without an instance: two functions beside the actors', and a state machine that runs the rounds."""
 
 from __future__ import annotations
 

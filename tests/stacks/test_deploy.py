@@ -1,4 +1,4 @@
-"""``python -m stacks.deploy`` up to the CDK: what it says, what it refuses, and what it hands on."""
+"""``python -m stacks.deploy`` up to the CDK: its output, its refusals, and the arguments it passes on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ VCPUS = {"g4dn.xlarge": (4, 8.0), "g6.xlarge": (4, 8.0)}
 
 
 class Cdk:
-    """Stands for the CDK's command line and for the account."""
+    """Replaces the CDK's command line and the account."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], str | None]] = []
@@ -145,7 +145,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def lines_of(text: str) -> dict[str, str]:
-    """What is printed, by what it begins with; its lines joined."""
+    """Returns the printed text by its labels, lines joined."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         label = line[:13].strip() or next(reversed(found))
@@ -153,7 +153,7 @@ def lines_of(text: str) -> dict[str, str]:
     return found
 
 
-# What it says
+# Output
 
 
 def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
@@ -165,7 +165,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert said["actors"] == "at most 40 of 512 MiB, 30 s each; 10 kept warm"
     assert said["cache"] == "node"
     # Three ticks, the learner's grace and its instance's end: 360 s; the block of five minutes; the cache's hour.
-    # And the hour of what CloudWatch keeps.
+    # Also the hour of what CloudWatch keeps.
     tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
     assert said["budget"] == (
         f"$3.5, also if the learner hangs or dies, as long as the guard runs: the learner may spend ${3.5 - tail:.2f}, "
@@ -316,7 +316,7 @@ def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
     assert deploy.account_lines(plan, account)[1:] == ["plan         AWS' Free plan"]
 
 
-# What it refuses
+# Refusals
 
 
 @pytest.mark.parametrize("words", [["--tags", "team=rl"], ["--tags=team=rl"], ["-t", "team=rl"]])
@@ -351,7 +351,7 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--yes"]) == 2
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
-    # The start, and the minute that a deployed learner reserves besides a round; g6 is the dearer type.
+    # The start, and the minute that a deployed learner reserves in addition to a round. The g6 is more expensive.
     plan = Plan.from_context({"experiment": str(file)}.get)
     needed = (COUNTED + (LEARNER + CACHE + WARM) / 60 + plan.estimate.tail_usd
               + deploy.smallest_budget_usd(plan.experiment, deploy.try_experiment(plan.experiment), PRICES,
@@ -362,7 +362,7 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
 
 
 def deployed(status: str, *, ago_s: float = 600.0, run: str = "abc") -> dict[str, Any]:
-    """A deployment of which 3.6 dollars an hour stand, and whose teardown takes a quarter of a dollar."""
+    """A deployment with fixed costs of 3.6 dollars an hour and a teardown of a quarter of a dollar."""
     limits = tags_of_limits(experiment="hopper", run=run, budget_usd=3.5, tail_usd=0.25, burn_usd_per_hour=3.6,
                             floor_usd_per_hour=0.0, cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0,
                             lifetime_hours=5)
@@ -401,7 +401,7 @@ def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
     aws.stacks = {STACK: deployed("DELETE_COMPLETE")}
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)["spent"]
-    # Before it one dollar, ten minutes of it, and its end.
+    # One dollar before it, ten minutes of it, and its end.
     assert float(said[1:].partition(" ")[0]) == pytest.approx(1.0 + 0.6 + 0.25)
     assert "its last deployment's end, which is not settled yet, included" in said
 
@@ -416,7 +416,7 @@ def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
     ("CREATE_COMPLETE", False, ""), ("ROLLBACK_COMPLETE", True, "")])
 def test_what_is_being_taken_down_is_waited_for(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], status: str, order: bool, text: str):
-    """Of whatever run it is; what else is there, the account says."""
+    """Applies to any run's deployment. The account reports everything else."""
     aws.stacks = {"Nitro-hopper": deployed(status, run="old")}
     ordered = Order(STACK, "stopped by hand", NOW_S - 250) if order else None
     aws.entries = {"hopper/old": Entry("hopper/old", stack=STACK, closed_stack=STACK, order=ordered)}
@@ -532,12 +532,12 @@ def test_a_profile_that_does_not_exist(
     assert capsys.readouterr().err == "error: The config profile (nobody) could not be found\n"
 
 
-# What it hands on
+# Arguments for the CDK
 
 
 def calls(experiment: Path, run: str | None = None, concurrency: int = 1000, more: Sequence[str] = ()) -> (
         list[tuple[list[str], str]]):
-    """What the CDK is called with: for the shared stacks, and for the experiment's. "-c" of the prices stays alone."""
+    """Returns the CDK's arguments: for the shared stacks, then the experiment's. The lone "-c" is for prices."""
     context = ["-c", f"experiment={experiment}", *(["-c", f"run={run}"] if run else []), "-c",
                "-c", f"actor_concurrency={concurrency}", "-c", "zones=us-east-1d,us-east-1a,us-east-1b"]
     return [(["deploy", *stacks, *context, *more], "us-east-1") for stacks in (
@@ -770,7 +770,7 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
-    """Calls of npm, which seems to install what it is to, and of node, which answers 7."""
+    """Calls of npm, which pretends to install its packages, and of node, which returns 7."""
     calls: list[tuple[str, list[str], dict[str, Any]]] = []
     shutil.copytree(cdk.LOCK, tmp_path / "lock")
     monkeypatch.setattr(cdk, "LOCK", tmp_path / "lock")
@@ -820,14 +820,14 @@ def test_the_cdk_runs_in_the_projects_folder_with_the_region(node: list, monkeyp
     assert (Path(first[1]) / "node").exists()
 
 
-# The templates alone
+# Templates only
 
 
 ADDED_BY_THE_COMMAND_LINE = {
     "aws:cdk:bundling-stacks": ["**"], "aws:cdk:enable-asset-metadata": False, "aws:cdk:enable-path-metadata": False,
     "aws:cdk:version-reporting": False,
 }
-"""Besides what cdk.json holds; the last three because cdk.json says so."""
+"""In addition to the contents of cdk.json, which causes the last three."""
 
 
 def test_templates_are_written_without_an_account_or_docker_as_the_command_line_makes_them_anywhere(
@@ -906,7 +906,7 @@ def test_the_region_that_is_set_is_bootstrapped(
     "bootstrap": "-m stacks.cdk bootstrap -c 'experiment=my file.yaml' --run a",
 }.items())
 def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
-    # Also where make itself runs the tests.
+    # Even if make itself runs the tests.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(["make", "-n", target, "EXPERIMENT=my file.yaml", "ARGS=--run a"], cwd=ROOT, text=True,
                           env=environment, capture_output=True, check=True)

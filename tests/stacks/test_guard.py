@@ -1,4 +1,4 @@
-"""The guard's stack: armed by itself, before any experiment, and with nothing but what its function needs."""
+"""The guard's stack: armed by itself, before any experiment, and with only what its function needs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_nothing_of_an_experiment_is_made_before_the_guard_has_said_that_it_guar
     assert flat(check["Properties"].pop("ServiceToken")).startswith(f"<{GUARD}:ExportsOutputFnGetAttGuard")
     assert check["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION}
     assert "DependsOn" not in check
-    assert check["DeletionPolicy"] == "Retain", "a deletion asks nobody"
+    assert check["DeletionPolicy"] == "Retain", "deletions do not invoke the guard"
     others = {other: one for other, one in each_kind.template()["Resources"].items() if other != name}
     assert len(others) > 10
     assert [other for other, one in others.items() if name not in one.get("DependsOn", [])] == []
@@ -59,7 +59,7 @@ def test_its_version_is_told_and_asked_before_it_changes(serverless: Assembly) -
     assert asked["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION}
     assert asked["DeletionPolicy"] == "Retain"
     assert serverless.template(GUARD)["Outputs"]["Version"]["Value"] == str(VERSION)
-    # Within the function's own limit, so that it says itself why not.
+    # Within the function's own limit, so that it can report the reason itself.
     assert 2 * TICK_S + PAUSE_S < only(serverless, "Lambda::Function")["Timeout"] < ANSWER_S
 
 
@@ -67,7 +67,7 @@ def test_its_function(serverless: Assembly) -> None:
     function = only(serverless, "Lambda::Function")
     assert function["Handler"] == "runtime.guard.function.handler"
     assert (function["MemorySize"], function["Architectures"]) == (256, ["arm64"])
-    # Two ticks may overlap; one must not be cut off in what it waits for.
+    # Two ticks may overlap. One must not be cut off while it waits.
     assert 60 < function["Timeout"] <= 120
     assert "VpcConfig" not in function, "it calls AWS, and no network of ours"
     (table,) = serverless.resources("AWS::DynamoDB::Table", GUARD)
@@ -103,7 +103,7 @@ def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) ->
 
 
 def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:
-    """Imported alone, in a fresh interpreter that sees its asset's files and what Lambda has: Python and boto3."""
+    """Imports it in a fresh interpreter that sees only the asset's files and Lambda's Python and boto3."""
     script = ("import sys; sys.path.insert(0, sys.argv[1]); sys.dont_write_bytecode = True\n"
               "import runtime.guard.function, json\n"
               "ours = [one.__file__ for name, one in sys.modules.items() if name.partition('.')[0] == 'runtime']\n"

@@ -1,4 +1,4 @@
-"""What both images are built from: a base and files that cannot change unnoticed, and the versions of the project."""
+"""Both images: a base and files that cannot change unnoticed, and the project's versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)==([^;\s]+)")
 
 
 def lines(path: Path) -> list[str]:
-    """Of a file of requirements, each with what continues it; no comments."""
+    """Returns the lines of a requirements file with their continuations, without comments."""
     text = re.sub(r"(?m)^#.*\n", "", path.read_text()).replace("\\\n", " ")
     return [line for line in text.splitlines() if line.strip()]
 
@@ -37,7 +37,7 @@ def test_each_requirement_has_its_hashes_and_no_source_is_built(path: Path) -> N
 
 @pytest.mark.parametrize("folder", [ACTOR, LEARNER], ids=["actor", "learner"])
 def test_all_that_python_imports_is_compiled_in_the_image(folder: Path) -> None:
-    """Lambda's root cannot be written: each cold start would compile it anew."""
+    """Lambda's root is read-only, so each cold start would compile again."""
     (compiling,) = re.findall(r"(?m)^RUN python -m compileall .*(?:\n {4,}.*)*", (folder / "Dockerfile").read_text())
     assert 'sysconfig.get_path("stdlib")' in compiling
     assert "lambda_actor" in compiling

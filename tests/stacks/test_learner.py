@@ -1,4 +1,4 @@
-"""The learner's instance: what it costs, how it is protected, what it is told, and that it comes last."""
+"""The learner's instance: its cost, its protection, its settings, and that it comes last."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def instances(made: Assembly) -> tuple[list[str], dict]:
 
 
 def test_types_that_earn_cpu_credits_buy_none(synthesise: Synthesise, each_kind: Assembly) -> None:
-    """T3 and T4g buy them if nobody says otherwise, and neither the guard nor the meter would count that."""
+    """T3 and T4g buy them by default, and neither the guard nor the meter would count that."""
     made = synthesise(cache="none", learner__instance_types=["t3.small", "t3.micro"])
     assert launch(made)["CreditSpecification"] == {"CpuCredits": "standard"}
     assert "CreditSpecification" not in launch(each_kind)
@@ -104,7 +104,7 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
     assert data["BlockDeviceMappings"] == [{"DeviceName": "/dev/xvda", "Ebs": {
         "DeleteOnTermination": True, "Encrypted": True, "VolumeSize": 100, "VolumeType": "gp3"}}]
     assert "KeyName" not in data
-    assert data["InstanceInitiatedShutdownBehavior"] == "terminate", "stopped, its volume would go on costing money"
+    assert data["InstanceInitiatedShutdownBehavior"] == "terminate", "a stopped instance's volume costs money"
     (interface,) = data["NetworkInterfaces"]
     assert interface["AssociatePublicIpAddress"] is True
     assert [flat(group).startswith("<LearnerSecurityGroup") for group in interface["Groups"]] == [True]
@@ -184,7 +184,7 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "BOOT_REGION": "<AWS::Region>", "BOOT_DOMAIN": "<AWS::URLSuffix>", "BOOT_MARKET": "on_demand",
         "BOOT_FILES_BUCKET": made.learner_key().partition("/")[0],
         "BOOT_FILES_KEY": made.learner_key().partition("/")[2], "BOOT_LAUNCHES_MAX": "3",
-        # With a dollar, less than the 24 hours that are allowed.
+        # One dollar lasts less than the allowed 24 hours.
         "BOOT_LIFETIME_S": str(round(3600 / expected.floor_usd_per_hour)),
         "BOOT_GPUS": "", "BOOT_IMAGE_LIMIT_S": "450", "BOOT_ACTORS_LIMIT_S": "300"}
 
@@ -224,7 +224,7 @@ def test_the_boot_script_is_sound_bash() -> None:
 
 
 def test_what_signs_is_sound_for_the_python_of_the_machine_image() -> None:
-    """Amazon Linux 2023 has 3.9, and none of our packages."""
+    """Amazon Linux 2023 has Python 3.9, and none of our packages."""
     tree = ast.parse(BOOT_AWS.read_text(), feature_version=(3, 9))
     imported = {name.partition(".")[0] for node in ast.walk(tree) for name in (
         [one.name for one in node.names] if isinstance(node, ast.Import) else

@@ -38,7 +38,7 @@ STEPS = ["lifetime", "docker", "connections", "identify", "launches", "stack", "
          "learner", "logs"]
 TOOLS = ("base64", "bash", "cat", "chmod", "curl", "date", "env", "grep", "install", "mkdir", "sleep", "sort", "tee",
          "timeout", "touch")
-"""All that the script may need of an image, besides Python and what is stubbed."""
+"""Programs that the script may expect of an image, in addition to Python and the stubs."""
 STUBS = ("systemctl", "shutdown", "chown")
 BIN = Path(sys.executable).parent
 ADDRESS = "10.0.3.7"
@@ -66,7 +66,7 @@ class Stack:
     instance: dict[str, Any]
     user_data: str
     session: dict[str, str]
-    """Credentials of the instance's role: IAM judges what is asked for with them."""
+    """Credentials of the instance's role. IAM judges requests that they sign."""
 
     @property
     def group(self) -> str:
@@ -77,14 +77,14 @@ class Stack:
         return self.outputs["ResultsPrefix"]
 
     def objects(self, folder: str = "") -> dict[str, bytes]:
-        """What the results bucket holds in a folder of the run, by name."""
+        """Returns the contents of the run's folder in the results bucket, by name."""
         store, bucket = self.server.client("s3"), self.outputs["ResultsBucket"]
         found = store.list_objects_v2(Bucket=bucket, Prefix=self.prefix + folder).get("Contents", [])
         return {one["Key"].removeprefix(self.prefix + folder):
                 store.get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in found}
 
     def reports(self) -> dict[str, dict[str, Any]]:
-        """What was left under boot/, by step."""
+        """Returns the reports under boot/, by step."""
         return {name.partition("-")[2] if name.startswith("unknown") else name.rpartition(
             f"{self.instance['InstanceId']}-")[2]: json.loads(data)
             for name, data in ((name.removesuffix(".json"), data) for name, data in self.objects("boot/").items())}
@@ -93,7 +93,7 @@ class Stack:
         self.server.client("s3").put_object(Bucket=self.outputs["ResultsBucket"], Key=self.prefix + name, Body=data)
 
     def upload_files(self, folder: Path) -> None:
-        """The zip where the template says that the CDK puts it."""
+        """Uploads the zip to the CDK's place in the template."""
         bucket, key = self.told("BOOT_FILES_BUCKET"), self.told("BOOT_FILES_KEY")
         archive = shutil.make_archive(str(folder.parent / "files"), "zip", folder)
         self.server.client("s3").create_bucket(Bucket=bucket)
@@ -110,7 +110,7 @@ class Stack:
         return group["DesiredCapacity"]
 
     def boot_failures(self) -> float:
-        """As CloudWatch counts them, of all tests so far."""
+        """Returns CloudWatch's count over all tests so far."""
         now = datetime.datetime.now(datetime.UTC)
         answer = self.server.client("cloudwatch").get_metric_statistics(
             Namespace=METRIC_NAMESPACE, MetricName="BootFailures", Statistics=["Sum"], Period=86_400,
@@ -127,7 +127,7 @@ class Stack:
         return self.prefix.rstrip("/")
 
     def forget(self) -> None:
-        """As before the first launch."""
+        """Restores the state before the first launch."""
         self.server.client("dynamodb").delete_item(
             TableName=self.told("NITRO_LEDGER_TABLE"), Key={"run": {"S": self.run}})
         store = self.server.client("s3")
@@ -144,7 +144,7 @@ def server() -> Iterator[MotoServer]:
 
 @pytest.fixture(scope="module")
 def stacks(server: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Stack]:
-    """The stack of an experiment with that kind of cache."""
+    """Returns the stack of an experiment with that kind of cache."""
     made: dict[str, Stack] = {}
 
     def make(kind: str) -> Stack:
@@ -163,7 +163,7 @@ def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -
     for name in ["NitroResults", "NitroNetwork", "NitroGuard"] * is_first:
         deploy(server.client, assembly.directory / f"{name}.template.json", name)
     outputs = deploy(server.client, assembly.directory / f"{assembly.stack}.template.json", assembly.stack)
-    # It refuses what does not come over TLS; moto heeds no conditions, and would refuse everything.
+    # The policy refuses requests without TLS. moto ignores conditions, and would refuse everything.
     server.client("s3").delete_bucket_policy(Bucket=outputs["ResultsBucket"])
     stack_id = server.client("cloudformation").describe_stacks(StackName=assembly.stack)["Stacks"][0]["StackId"]
     (group,) = server.client("autoscaling").describe_auto_scaling_groups(
@@ -179,14 +179,14 @@ def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -
 
 
 class Machine:
-    """This machine in the place of the instance: a folder for its root, and no program but those on its PATH.
+    """This machine as the instance: a folder for its root, and no programs but those on its PATH.
 
     Attributes:
-        root: What the script takes for the root folder.
-        stack: To which the instance belongs.
-        metadata: What it can find out about itself.
-        door: By which its requests reach AWS.
-        made_at_s: When, by the clock on the wall.
+        root: Replaces the root folder for the script.
+        stack: The instance's stack.
+        metadata: The instance's metadata.
+        door: Endpoint for its requests to AWS.
+        made_at_s: Creation time, by the wall clock.
     """
 
     def __init__(self, directory: Path, stack: Stack, metadata: InstanceMetadata, door: FrontDoor) -> None:
@@ -197,7 +197,7 @@ class Machine:
         self._script = directory / "part-001"
         self._script.write_text(stack.user_data)
         self._programs.mkdir()
-        # Alone, as the image's is: without our packages.
+        # Alone, as in the image: without our packages.
         tools = {name: shutil.which(name) for name in TOOLS} | {"python3": f"{BIN / 'python'} -S -E"}
         self.root.mkdir()
         for name, text in {**{name: f'#!/bin/sh\nexec {path} "$@"\n' for name, path in tools.items()},
@@ -217,11 +217,11 @@ class Machine:
         path.chmod(0o755)
 
     def boot(self, *arguments: str, script: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs the script; variables may say FAILING, a pattern of the calls that fail."""
+        """Runs the script. FAILING, if given, is a pattern of the calls that fail."""
         return self.run("bash", str(script or self._script), *arguments, **variables)
 
     def run(self, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs one of its programs, or one of this machine's that is named by its path."""
+        """Runs one of its programs, or one of this machine's by its path."""
         self.door.failing = variables.get("FAILING", "")
         return subprocess.run(
             [self._programs / program, *arguments], capture_output=True, text=True,
@@ -233,20 +233,20 @@ class Machine:
                  "BOOT_AWS": self.door.url, **variables})
 
     def run_unit(self, name: str, **variables: str) -> None:
-        """Does what systemd would, where that unit of the script's is started."""
+        """Runs that unit of the script's as systemd would."""
         _, script, *arguments = shlex.split(_unit(self.root / "etc/systemd/system" / name)["ExecStart"])
         done = self.boot(*arguments, script=Path(script), **variables)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def tell(self, name: str, value: str) -> None:
-        """The stack says that instead."""
+        """Changes a setting of the stack."""
         told = self._script.read_text().splitlines(keepends=True)
         (index,) = [number for number, line in enumerate(told) if line.startswith(f"export {name}=")]
         told[index] = f"export {name}={shlex.quote(value)}\n"
         self._script.write_text("".join(told))
 
     def change(self, old: str, new: str) -> None:
-        """Its script is another one."""
+        """Replaces a part of its script."""
         text, script = BOOT_SCRIPT.read_text(), self.root.parent / "changed.sh"
         assert text.count(old) == 1
         script.write_text(text.replace(old, new))
@@ -262,7 +262,7 @@ class Machine:
         return (self.root / path).read_text()
 
     def settings(self) -> dict[str, str]:
-        """What the learner's service finds in its environment."""
+        """Returns the environment of the learner's service."""
         lines = self.read("etc/nitro/deployment.env").splitlines()
         return dict(line.partition("=")[::2] for line in lines)
 
@@ -271,7 +271,7 @@ class Machine:
 def machine_of(
     stacks: Callable[[str], Stack], server: MotoServer, tmp_path: Path
 ) -> Iterator[Callable[[str], Machine]]:
-    """A fresh machine of a fresh deployment with that kind of cache."""
+    """Makes a fresh machine of a fresh deployment with that kind of cache."""
     with ExitStack() as running, FrontDoor(server.url) as door:
         def make(kind: str = "serverless") -> Machine:
             stack = stacks(kind)
@@ -291,7 +291,7 @@ def machine(machine_of: Callable[[str], Machine]) -> Machine:
 
 
 def steps(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Those that were begun."""
+    """Returns the steps that began."""
     words = [line.split(" ", 1) for line in done.stdout.splitlines()
              if line[:2] == "20" and "Z " in line and "Z phase: " not in line]
     return [word[1] for word in words]
@@ -385,7 +385,7 @@ def _check_units(machine: Machine) -> None:
     assert learner["StandardOutput"] == f"append:{machine.root}/var/log/nitro/learner.log"
     assert _unit(folder / "nitro-give-up.service")["ExecStart"].split()[1:3] == [f"{here}/boot.sh", "give-up"]
     assert (here / "boot.sh").read_text() == machine.stack.user_data
-    # After a signal Docker's exit code is 128 more; of those a learner is ended by, or ends itself with, it goes on.
+    # After a signal, Docker's exit code is 128 more. The unit restarts after any signal that can end a learner.
     assert {int(code) for code in learner["SuccessExitStatus"].split()} == {75, 129, 130, 143}
     forced = {int(code) for code in learner["RestartForceExitStatus"].split()}
     assert forced == {74, 125} | {128 + number for number in (
@@ -397,7 +397,7 @@ def _check_units(machine: Machine) -> None:
 
 
 def _check_container(machine: Machine) -> None:
-    """What is told to Docker, and that what it starts is the learner, which reads its file and its environment."""
+    """Checks Docker's arguments, and that the container is the learner, which reads its file and its environment."""
     unit = _unit(machine.root / "etc/systemd/system/nitro-learner.service")
     docker, run, *words = shlex.split(unit["ExecStart"])
     here, run_folder = machine.root / "opt/nitro", machine.root / "var/lib/nitro"
@@ -459,11 +459,11 @@ def _check_that_nothing_is_secret(machine: Machine) -> None:
     assert len(files) > 8
     assert [path for path in files if any(secret in path.read_bytes() for secret in secrets)] == []
     assert not any(secret.decode() in call for secret in secrets for call in machine.calls())
-    # It is there for actors on Lambda: see runtime/aws/clients.py.
+    # Needed for actors on Lambda: see runtime/aws/clients.py.
     assert machine.read("etc/sysctl.d/90-nitro.conf").splitlines()[0] == "net.ipv4.tcp_keepalive_time=60"
 
 
-# What fails
+# Failures
 
 
 def no_files(machine: Machine) -> None:
@@ -523,7 +523,7 @@ def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
     assert told == (f"aws cloudformation SignalResource StackName={machine.stack.stack_id} Status=FAILURE "
                     f"LogicalResourceId=LearnerGroup UniqueId={known}")
     assert machine.calls("shutdown") == ["shutdown -h now"] == machine.calls()[-1:]
-    # What fails before it was counted would otherwise be launched again for ever.
+    # A launch that fails before it is counted would be repeated forever.
     is_counted = STEPS.index(step) > STEPS.index("launches")
     assert machine.stack.desired == is_counted
     if step != "guard":
@@ -534,7 +534,7 @@ def test_a_step_that_fails_is_reported_everywhere_once_and_ends_the_instance(
 
 
 def test_without_metadata_only_the_console_hears_of_it(machine: Machine) -> None:
-    """They hold the credentials, too."""
+    """The metadata also holds the credentials."""
     done = machine.boot(BOOT_METADATA="http://127.0.0.1:9")
     assert done.returncode == 1
     assert "step 'identify' failed in line " in done.stdout
@@ -611,7 +611,7 @@ def test_logs_that_are_not_shipped_are_reported_and_the_learner_starts(machine: 
 
 
 def test_iam_denies_a_write_to_the_ledger_whose_condition_names_the_order(machine: Machine) -> None:
-    """As every deployment's first boot once did: conditions name attributes, and this one is the guard's alone."""
+    """As in every deployment's first boot once: conditions name attributes, and only the guard may name this one."""
     machine.change('for name in values}, "ReturnValues": "ALL_NEW"', """for name in [*values, "teardown"]},
             "ConditionExpression": "attribute_not_exists(#teardown) OR #teardown.#stack <> :stack\"""")
     done = machine.boot()
@@ -719,7 +719,7 @@ def test_a_phase_that_takes_too_long_is_named_and_ends_the_instance(machine: Mac
     stopped_by = {"image": "docker pull*", "first actors": ""}[phase]
     machine.boot(FAILING=stopped_by)
     if phase == "image":
-        # As if it hung there: nothing was reported yet.
+        # As if it hung there: there is no report yet.
         machine.stack.forget()
     before = len(machine.calls())
     unit = f"nitro-{phase.replace(' ', '-')}"
@@ -796,6 +796,6 @@ def test_a_spot_instance_that_ec2_takes_back_stops_its_learner_and_ends_itself(
         machine.metadata.values["spot/instance-action"] = '{"action": "terminate", "time": "2026-11-25T09:32:00Z"}'
         watching.result()
     assert machine.calls()[before:] == ["systemctl stop nitro-learner.service", "shutdown -h now"]
-    # Within the two minutes: SIGTERM, on which the learner saves, and SIGKILL if that took too long.
+    # Within the two minutes: SIGTERM, on which the learner saves, and SIGKILL if that takes too long.
     assert learner["ExecStop"].split()[1:4] == ["stop", "-t", "85"]
     assert int(learner["TimeoutStopSec"]) < 120

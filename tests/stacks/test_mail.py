@@ -1,4 +1,4 @@
-"""Who hears of the guard, and the limit that is AWS' own."""
+"""The guard's mail, and AWS' own budget limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What organisations ask of all stacks, as docs/guides/deploy.md says it: each context key, synthesised."""
+"""Requirements of organizations on all stacks, as in docs/guides/deploy.md: each context key, synthesized."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_tags_are_on_all_stacks_and_all_that_knows_tags_and_replace_none(synthes
     plain = synthesise(context=MAIL)
     for stack in ALL:
         for name, resource in resources(made, stack).items():
-            # Whatever has tags has these, and whatever had some has them still.
+            # Every resource with tags has these, and keeps the ones it had.
             before, now = (json.dumps(one) for one in (resources(plain, stack).get(name, {}), resource))
             assert '"nitro:experiment"' not in before or '"nitro:experiment"' in now, name
             if resource["Type"] in TAGGED:
@@ -133,7 +133,7 @@ def test_as_many_tags_as_are_allowed_are_within_awss_limit(synthesise: Synthesis
     "acme-boundary", '{"name": "acme-boundary"}', {}, ["acme-boundary"], {"nam": "acme-boundary"}, {"name": ""},
     {"name": 5}, {"name": "a b"}, {"arn": "acme-boundary"}, {"name": "a", "arn": "arn:aws:iam::aws:policy/a"}], ids=str)
 def test_a_boundary_that_the_cdk_would_leave_out_without_a_word_is_refused(synthesise: Synthesise, value: Any) -> None:
-    """As it does with a text, which is all that ``-c`` can give."""
+    """The CDK also ignores a plain text, which is all that ``-c`` can give."""
     with pytest.raises(ExperimentError, match=r"^@aws-cdk/core:permissionsBoundary = .* is not allowed; allowed, in "):
         synthesise(context={"@aws-cdk/core:permissionsBoundary": value})
 

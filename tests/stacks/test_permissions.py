@@ -1,6 +1,6 @@
-"""Every right in the templates, held against what the code asks for: none is missing, none is more than is needed.
+"""Compares every right in the templates with the code's requests: none is missing, and none is superfluous.
 
-docs/design/permissions.md says how, and what this cannot tell.
+docs/design/permissions.md explains the method and its limits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_the_endpoint_lets_through_what_actors_ask_for(synthesise: Synthesise) -
 
 
 def without_one(role: Role) -> Iterator[tuple[str, list[Statement]]]:
-    """A role's statements without one action, one resource, one condition, or with a resource more."""
+    """Yields a role's statements without one action, one resource or one condition, or with all resources."""
     for index, one in enumerate(role.statements):
         before, after = role.statements[:index], role.statements[index + 1:]
         changed = [(f"without {action}", one.without_action(action)) for action in one.actions]
@@ -62,7 +62,7 @@ def test_no_part_of_a_policy_can_be_taken_away_unseen(roles: list[Role]) -> None
 
 
 def test_no_action_can_be_added_unseen(synthesise: Synthesise) -> None:
-    """Each action of each service that a role knows, added to each of its statements."""
+    """Adds each action of each service that a role uses to each of its statements."""
     for role in roles_of(Account(synthesise())):
         needed = {need.action for need in role.needs}
         services = {action.partition(":")[0] for action in needed} | {"iam"}
@@ -76,7 +76,7 @@ def test_no_action_can_be_added_unseen(synthesise: Synthesise) -> None:
 
 
 def test_everything_in_a_statement_means_something(roles: list[Role]) -> None:
-    """Else IAM takes it, and it never matches: an action without wildcards, and keys that its requests have."""
+    """IAM accepts anything else, but it never matches: an action without wildcards, and keys that its requests have."""
     for statement in [one for role in roles for one in role.statements]:
         for action in statement.actions:
             assert action in all_actions(action.partition(":")[0]), f"{statement.sid}: {action}"
@@ -85,22 +85,23 @@ def test_everything_in_a_statement_means_something(roles: list[Role]) -> None:
 
 
 def test_stacks_are_deleted_by_the_role_that_the_bootstrap_made(account: Account) -> None:
-    """CloudFormation remembers the role that a stack was made with: what deletions need is asked of that one.
+    """CloudFormation remembers the role that created a stack, and uses its rights for deletions.
 
-    Whoever deletes the stack needs no right to pass it: CloudFormation User Guide, "CloudFormation service role".
+    Deleting the stack takes no right to pass that role: CloudFormation User Guide, "CloudFormation service role".
     """
     manifest = json.loads((account.made.directory / "manifest.json").read_text())["artifacts"]
     for stack, template in account.templates.items():
         assert "role/cdk-hnb659fds-cfn-exec-role-" in manifest[stack]["properties"]["cloudFormationExecutionRoleArn"]
-        # What is retained, as questions to the guard are, nobody deletes.
+        # Retained resources, such as questions to the guard, are not deleted.
         for kind in {resource["Type"] for resource in template["Resources"].values()} - {CHECK_TYPE, VERSION_TYPE}:
-            assert deletion_actions(kind), f"nobody can tell what the deletion of {kind} needs"
+            assert deletion_actions(kind), f"it is unknown what the deletion of {kind} needs"
 
 
 def test_actors_interfaces_can_be_deleted_as_long_as_their_function_is_there(each_cache: Assembly) -> None:
-    """Lambda deletes them with the function's role, whose rights therefore go after the function.
+    """Lambda deletes them with the function's role, so the role's rights must be deleted after the function.
 
-    And come long before it, with the role, which another policy follows: new rights take seconds to reach Lambda.
+    They must also be created long before it, in the role and not in a later policy: new rights take seconds to reach
+    Lambda.
     """
     (function,) = each_cache.resources("AWS::Lambda::Function").values()
     policies = [name for name in each_cache.resources("AWS::IAM::Policy") if name.startswith("Actor")]

@@ -1,4 +1,4 @@
-"""What may be deployed, and under which names; refusals are one clear line, before anything is synthesised."""
+"""Deployable experiments and their names. Each refusal is one clear line, before anything is synthesized."""
 
 from __future__ import annotations
 

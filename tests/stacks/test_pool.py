@@ -1,4 +1,4 @@
-"""A deployment without a learner: actors, and the role of the pool that a process of the user's holds."""
+"""A deployment without a learner: actors, and the role for the pool of a user's process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_there_are_actors_and_a_role_and_nothing_else(made: Assembly) -> None:
     assert kinds == {"Lambda", "IAM", "Logs", "NitroGuardCheck"}
     function = made.only("AWS::Lambda::Function")
     assert (function["FunctionName"], "VpcConfig" in function) == (f"{STACK}-actor", False)
-    # The guard finds and limits it as any other.
+    # The guard finds and limits it like any other.
     tags = [{"Key": key, "Value": value} for key, value in _tags(made).items()]
     deployed = read_deployment({"StackName": STACK, "StackId": "id", "StackStatus": "CREATE_COMPLETE", "Tags": tags,
                                 "CreationTime": _Now()})

@@ -1,4 +1,4 @@
-"""Network, results and guard: shared, cheap when idle, and untouched by whatever experiment is deployed."""
+"""Network, results and guard: shared, cheap when idle, and unchanged by any experiment's deployment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARED = ("NitroGuard", "NitroNetwork", "NitroResults")
 ALWAYS_ON = {"AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Events::Rule", "AWS::DynamoDB::Table",
              "AWS::SNS::Topic", "AWS::SNS::TopicPolicy", "AWS::CloudWatch::Alarm", "AWS::Lambda::EventInvokeConfig",
              "AWS::Logs::MetricFilter"}
-"""The guard's: about 60 cents a month, as docs/guides/cost.md adds up."""
+"""The guard's resources: about 60 cents a month, as docs/guides/cost.md adds up."""
 FREE_WHEN_IDLE = {
     "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::SubnetRouteTableAssociation",
     "AWS::EC2::Route", "AWS::EC2::InternetGateway", "AWS::EC2::VPCGatewayAttachment", "AWS::EC2::VPCEndpoint",

@@ -1,4 +1,4 @@
-"""What holds for the whole of an experiment's stack: tags, deletion, outputs, dashboard, and other people's rules."""
+"""Properties of an experiment's whole stack: tags, deletion, outputs, dashboard, and external rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_TAGGABLE = {
     "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress", "AWS::IAM::InstanceProfile", "AWS::IAM::Policy",
     "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig", "AWS::Lambda::Version", CHECK_TYPE,
 }
-"""By CloudFormation or CDK; the first two are tagged in another form."""
+"""Types that CloudFormation or the CDK does not tag. The first two are tagged in another form."""
 SENT_BY_THE_BOOT_SCRIPT = {"BootFailures"}
 RESOURCES_MAX = 500
 
@@ -38,7 +38,7 @@ DOLLARS = {"nitro:burn-usd-per-hour", "nitro:floor-usd-per-hour", "nitro:cache-u
 
 
 def without_dollars(tags: list[dict[str, str]]) -> dict[str, str]:
-    """Our tags by name; what is estimated is another test's."""
+    """Returns our tags by name, without estimates, which another test checks."""
     found = {tag["Key"]: tag["Value"] for tag in tags if tag["Key"] != "Name"}
     assert found.keys() >= DOLLARS
     return {name: value for name, value in found.items() if name not in DOLLARS}
@@ -79,7 +79,7 @@ def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(sy
 
 def test_nothing_outlives_the_stack(each_kind: Assembly) -> None:
     for name, resource in each_kind.template()["Resources"].items():
-        # A question to the guard is nothing that could be left.
+        # A question to the guard leaves nothing behind.
         expected = "Retain" if resource["Type"] == CHECK_TYPE else "Delete"
         assert resource.get("DeletionPolicy", "Delete") == expected, name
         assert resource.get("UpdateReplacePolicy", "Delete") == expected, name
@@ -106,7 +106,7 @@ def test_it_holds_nothing_but_what_it_is_known_to_hold(each_kind: Assembly) -> N
 def test_what_cloudwatch_keeps_is_what_is_counted(serverless: Assembly) -> None:
     alarms = [one["Properties"] for one in serverless.resources("AWS::CloudWatch::Alarm").values()]
     watched = sum(sum("MetricStat" in part for part in one.get("Metrics", [{"MetricStat": 1}])) for one in alarms)
-    # With that of the boot script; the images with CUDA: 3.3 and 0.3 GB.
+    # Includes the boot script's metric, and the images with CUDA: 3.3 and 0.3 GB.
     month_usd = 0.30 * (len(metrics.METRICS) + 1) + 3.00 + 0.10 * watched + 0.10 * 3.6
     assert pytest.approx(month_usd / 730 + 60 * 0.00001) == WATCHED_USD_PER_HOUR
 
@@ -172,11 +172,11 @@ def test_what_raises_an_alarm(serverless: Assembly) -> None:
     assert (silence["Period"], silence["Statistic"]) == (300, "SampleCount")
 
 
-# Other people's rules
+# External rules
 
 
 def test_cdk_nag_is_asked_and_finds_what_nobody_answered_for(synthesise: Synthesise) -> None:
-    """Every synthesis of these tests passed it; here it must not."""
+    """Every synthesis of these tests passed it. This one must fail."""
     app = make_app({**SETTINGS, "experiment": str(ROOT / "experiments" / "hopper.yaml")})
     s3.Bucket(app.node.find_child("Nitro-hopper"), "Careless")
     with pytest.raises(RuntimeError, match="Careless"):

@@ -1,4 +1,4 @@
-"""What travels: our sources, the user's package, the experiment's file, and nothing that lies about."""
+"""Staged files: our sources, the user's package, the experiment's file, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def names(folder: Path) -> set[str]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A user's package, with what should stay at home."""
+    """A user's package, with files that must not be uploaded."""
     for name in ("pyproject.toml", "envs/__init__.py", "envs/data/body.xml", "envs/__pycache__/x.cpython-311.pyc",
                  ".env", ".git/config", ".venv/bin/python", "envs.egg-info/PKG-INFO", "cdk.out/tree.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Judges of others over what the app writes: cfn-lint, a validator of state machines, and shellcheck."""
+"""Third-party judges of the app's output: cfn-lint, a validator of state machines, and shellcheck."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ WAYS = {
     "cache__kind": ("serverless", "node", "learner", "none"), "learner__kind": ("instance", "function", "stellaris"),
     "fleet__kind": ("auto", "local"), "actor__architecture": ("x86_64", "arm64"), "learner__market": (None, "spot"),
 }
-"""What makes templates differ; None leaves a key out."""
+"""Settings on which templates depend; None leaves a key out."""
 TEMPLATES_MAX = 12
 CFN_LINT_IGNORED = {
-    "W3005": "CDK's constructs say what they depend on even where a reference says so too",
-    "W6001": "the bucket's name is an output of the experiment's stack too: there people look for it",
+    "W3005": "CDK's constructs state their dependencies even if a reference implies them",
+    "W6001": "the bucket's name is also an output of the experiment's stack, where people look for it",
 }
 needs_judges = pytest.mark.skipif(not judges.are_here() and not os.environ.get("CI"),
                                   reason="python -m tests.judges installs them from npm")
 
 
 def ways(folder: Path) -> list[dict[str, Any]]:
-    """Experiments that cover every pair of ways that can be combined; few, not fewest."""
+    """Returns experiments that cover every allowed pair of settings: few, not the minimum."""
     allowed = [way for way in itertools.product(*WAYS.values()) if _is_allowed(_changes(way), folder / "one.yaml")]
     missing = set().union(*map(_pairs, allowed))
     chosen = []
@@ -47,7 +47,7 @@ def ways(folder: Path) -> list[dict[str, Any]]:
 
 
 def _changes(way: Iterable[str | None]) -> dict[str, Any]:
-    """For actors on ARM the learner's instance has one, too."""
+    """For actors on ARM, the learner's instance is also ARM."""
     found = {key: value for key, value in zip(WAYS, way, strict=True) if value}
     is_graviton = (found["learner__kind"], found["actor__architecture"]) == ("instance", "arm64")
     return found | ({"learner__instance_types": ["c7g.large"]} if is_graviton else {})
@@ -69,12 +69,12 @@ def _is_allowed(changes: dict[str, Any], file: Path) -> bool:
 def test_cfn_lint_finds_nothing_in_any_pair_of_ways_and_a_defect_in_another(
     synthesise: Synthesise, tmp_path: Path
 ) -> None:
-    """In one process: most of what it takes is its start."""
+    """Runs in one process, because most of the time is start-up."""
     made = [synthesise(cache=way.pop("cache__kind"), **way) for way in ways(tmp_path)]
     assert len(made) <= TEMPLATES_MAX
-    # It shares no way with the others: there is no learner.
+    # It shares no settings with the others, because it has no learner.
     made.append(synthesise(cache="external"))
-    # Each once: what is shared is the same with each.
+    # Each file once: the shared stacks are the same every time.
     paths = {path.read_bytes(): path for one in made for path in one.directory.glob("*.template.json")}.values()
     assert len(paths) > 8
     broken = tmp_path / "broken.template.json"
@@ -89,7 +89,7 @@ def test_cfn_lint_finds_nothing_in_any_pair_of_ways_and_a_defect_in_another(
 
 
 def _broken(made: Assembly) -> dict[str, Any]:
-    """A group whose size is a list."""
+    """Returns a template with a group whose size is a list."""
     template = made.template()
     (group,) = [one for one in template["Resources"].values() if one["Type"] == "AWS::AutoScaling::AutoScalingGroup"]
     group["Properties"]["MaxSize"] = ["many"]
@@ -98,7 +98,7 @@ def _broken(made: Assembly) -> dict[str, Any]:
 
 @pytest.fixture
 def machine(synthesise: Synthesise) -> dict[str, Any]:
-    """The state machine that runs the rounds where no instance does."""
+    """The state machine that runs the rounds if there is no instance."""
     account = Account(synthesise(cache="function"))
     (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
     return json.loads(account.text(STACK, made["Properties"]["DefinitionString"]))

@@ -1,4 +1,4 @@
-"""AWS' Free Tier API, which moto lacks: GetAccountPlanState. ``AWS_ENDPOINT_URL_FREETIER`` leads boto3 to it."""
+"""AWS' Free Tier API, which moto lacks: GetAccountPlanState. ``AWS_ENDPOINT_URL_FREETIER`` points boto3 to it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Handler(QuietHandler):
 
 
 class FreeTier(LoopbackServer):
-    """The service, on a loopback port, as a context manager.
+    """The service on a loopback port, as a context manager.
 
     Attributes:
-        plan: What it answers.
-        failure: An error's code that every request gets, or None.
+        plan: The answer to each request.
+        failure: Error code that every request gets, or None.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FreeTier(LoopbackServer):
 
 
 def before(application: Application) -> Application:
-    """A WSGI application that answers for the service, and hands all else on; the account is on the Paid plan."""
+    """Wraps a WSGI application: answers for this service and passes on the rest. The account has the Paid plan."""
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ.get("HTTP_X_AMZ_TARGET") != TARGET:
             return application(environ, start_response)

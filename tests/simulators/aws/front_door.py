@@ -1,7 +1,7 @@
-"""The simulated account's endpoints as an instance reaches them: only what is signed as AWS wants it is let in.
+"""The simulated account's endpoints as an instance reaches them: only requests with a valid AWS signature get in.
 
-The signature is computed again with botocore's own signer, from the secret that belongs to the access key. Then the
-request must be one that botocore's model of the service knows. Only then does moto see it.
+The signature is recomputed with botocore's own signer, from the secret that belongs to the access key. The request must
+also be one that botocore's model of the service knows. Only then does moto see it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from botocore.credentials import Credentials
 from tests.simulators.aws.loopback import LoopbackServer, PassingHandler
 
 SKEW_S = 300
-"""How wrong a request's date may be."""
+"""Allowed error of a request's date."""
 _AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request, "
                             r"SignedHeaders=([^,]+), Signature=([0-9a-f]{64})")
 _SERVICES = {"monitoring": "cloudwatch"}
-"""Services that botocore names otherwise than signatures do."""
+"""Services whose name in botocore differs from their name in signatures."""
 _S3 = {("GET", True): "GetObject", ("GET", False): "ListObjectsV2", ("PUT", True): "PutObject"}
 _S3_NAMES = {"prefix": "Prefix"}
 _MODELS: dict[str, Any] = {}
 
 
 class RefusedError(Exception):
-    """What AWS answers to a request that it does not let in."""
+    """AWS' answer to a request that it rejects."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -60,12 +60,12 @@ class _Handler(PassingHandler):
 
 
 class FrontDoor(LoopbackServer):
-    """The account's endpoints, on a loopback port, as a context manager.
+    """The account's endpoints on a loopback port, as a context manager.
 
     Attributes:
-        credentials: Whom it knows, by access key, as an instance's metadata have them; may be changed at any time.
-        failing: A pattern of the calls that it refuses, as `calls` has them; empty: none.
-        calls: What it let in or refused by the pattern, as ``aws SERVICE OPERATION NAME=VALUE …``.
+        credentials: Accepted credentials by access key, in the form of an instance's metadata. May change at any time.
+        failing: Pattern of the calls to refuse, written as in `calls`; empty for none.
+        calls: Calls that it let in or refused by the pattern, as ``aws SERVICE OPERATION NAME=VALUE …``.
     """
 
     def __init__(self, moto_url: str, note: Callable[[str], None] = lambda line: None) -> None:
@@ -82,7 +82,7 @@ class FrontDoor(LoopbackServer):
         """Notes the call.
 
         Raises:
-            RefusedError: It is one of those that fail.
+            RefusedError: The call matches `failing`.
         """
         call = " ".join([f"aws {service} {operation}", *(
             f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items())])
@@ -93,7 +93,7 @@ class FrontDoor(LoopbackServer):
 
 
 def _check_signature(handler: PassingHandler, body: bytes, known: Mapping[str, Mapping[str, str]]) -> str:
-    """Returns the service, as botocore names it."""
+    """Returns botocore's name of the service."""
     headers = handler.headers
     found = _AUTHORIZATION.fullmatch(headers.get("Authorization", ""))
     if not found:
@@ -135,7 +135,7 @@ def _check_date(date: str, day: str) -> None:
 
 
 def _call(service: str, handler: PassingHandler, body: bytes) -> tuple[str, dict[str, Any]]:
-    """The operation and its parameters, as the service's protocol has them."""
+    """Returns the operation and its parameters, parsed by the service's protocol."""
     url = urlsplit(handler.path)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     if target := handler.headers.get("X-Amz-Target"):

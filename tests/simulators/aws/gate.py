@@ -1,10 +1,10 @@
-"""IAM in front of moto: a role's request gets in if the role's own policies allow what it asks for.
+"""IAM in front of moto: a role's request gets in if the role's own policies allow it.
 
-The policies are those that CloudFormation gave the role in moto: the synthesised ones, with the names that it drew.
-What a request asks for is derived from the request itself (`tests.stacks.iam.asked`). Who signs with a key that is no
-role's, such as the rehearsal itself, is not judged.
+The policies are the synthesized ones that CloudFormation gave the role in moto, with generated names. The request
+itself shows which rights it needs (`tests.stacks.iam.asked`). Requests signed with a key that belongs to no role, such
+as the rehearsal's own, are not judged.
 
-MOTO_DECISIONS names a folder in which each role has a file of its decisions, one line of JSON for each new one.
+MOTO_DECISIONS names a folder. Each role has a file there with its decisions, one line of JSON for each new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.stacks.iam.policies import Request, Statement, is_allowed, read_state
 DECISIONS_VARIABLE = "MOTO_DECISIONS"
 _READING = {("s3", "GetObject"), ("s3", "HeadObject")}
 ONLY_JUDGE = "X-Only-Judge"
-"""A request with this header is judged, and goes no further: 204 if it may."""
+"""A request with this header is judged but not carried out: 204 if it is allowed."""
 _CREDENTIAL = re.compile(r"Credential=(\w+)/\d+/([\w-]+)/([\w-]+)/")
 _SIGNED_AS = {"monitoring": "cloudwatch", "states": "stepfunctions", "servicequotas": "service-quotas"}
 _ACCOUNT = "123456789012"
@@ -47,13 +47,13 @@ Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose temporary credentials signed a request.
+    """Owner of the temporary credentials that signed a request.
 
     Attributes:
-        arn: The session's.
+        arn: ARN of the session.
         role: Name of its role.
-        session: What AWS appends: a function's name, or an instance's id.
-        is_function: Lambda runs with the role.
+        session: Session name from AWS: a function's name or an instance's id.
+        is_function: Whether Lambda runs with the role.
     """
 
     arn: str
@@ -96,7 +96,7 @@ class Gate:
     def _refusal(
         self, caller: Caller, service: str, region: str, environ: dict[str, Any]
     ) -> tuple[str, Mapping[str, str], bytes] | None:
-        """The answer to a request that the caller may not make; None if it may."""
+        """Returns the answer to a request that the caller may not make; None if it may."""
         protocol, operation, parameters = _read(service, environ)
         statements = self._policies(caller.role)
         for one in requests_of(service, operation, parameters, account=_ACCOUNT, region=region,
@@ -110,14 +110,14 @@ class Gate:
             if not allowed:
                 return _denied(protocol, _words(caller, statements, asked))
         # S3 API Reference, GetObject: without s3:ListBucket a missing object is forbidden, not missing. A right that
-        # depends on a prefix does not count: this request has none.
+        # depends on a prefix does not count, because this request has none.
         listed = Request("s3:ListBucket", f"arn:aws:s3:::{parameters.get('Bucket')}")
         if (service, operation) in _READING and not is_allowed(statements, listed) and _is_missing(parameters):
             return _denied(protocol, _words(caller, statements, listed))
         return None
 
     def _policies(self, role: str) -> list[Statement]:
-        """What the role may do; a session outlives its role, which is deleted here while its last processes end."""
+        """Returns the role's policies. A session outlives its role, which is deleted while its last processes end."""
         found = get_backend("iam")[_ACCOUNT]["aws"].roles.values()
         documents = next((list(one.policies.values()) for one in found if one.name == role), None)
         with self._lock:
@@ -153,20 +153,20 @@ def _caller(key: str) -> Caller | None:
 
 
 def _of(caller: Caller, region: str) -> dict[str, tuple[str, ...]]:
-    """Condition keys that come with who asks."""
+    """Returns the condition keys that depend on the caller."""
     function = f"arn:aws:lambda:{region}:{_ACCOUNT}:function:{caller.session}"
     return {"aws:PrincipalAccount": (_ACCOUNT,),
             **({"lambda:SourceFunctionArn": (function,)} if caller.is_function else {})}
 
 
 def _read(service: str, environ: dict[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
-    """Protocol, operation and parameters of a request, whose body can be read again."""
+    """Returns protocol, operation and parameters of a request. Its body can be read again."""
     length = int(environ.get("CONTENT_LENGTH") or 0)
-    # What is stored in S3 asks for nothing.
+    # Rights do not depend on the contents of an S3 object.
     if length and not (service == "s3" and environ["REQUEST_METHOD"] == "PUT"):
         body = environ["wsgi.input"].read(length)
         environ["wsgi.input"] = BytesIO(body)
-        # Clients compress what is long.
+        # Clients compress long bodies.
         plain = gzip.decompress(body) if environ.get("HTTP_CONTENT_ENCODING") == "gzip" else body
         own = {**environ, "wsgi.input": BytesIO(plain), "CONTENT_LENGTH": str(len(plain))}
     else:
@@ -184,7 +184,7 @@ def _read(service: str, environ: dict[str, Any]) -> tuple[str, str, Mapping[str,
 
 @cache
 def _model(service: str) -> tuple[ServiceModel, ServiceOperationRouter]:
-    """Read for the gate alone: a client of S3 takes the bucket out of the paths of the model that it is given."""
+    """Loads a separate copy: an S3 client removes the bucket from the paths of its own model."""
     loader = create_loader()
     loader.file_loader = JSONFileLoader()
     model = ServiceModel(loader.load_service_model(service, "service-2"), service)
@@ -192,7 +192,7 @@ def _model(service: str) -> tuple[ServiceModel, ServiceOperationRouter]:
 
 
 def _tags(arn: str, region: str) -> Mapping[str, str]:
-    """Of an instance; nothing else is told apart by its tags."""
+    """Returns the tags of an instance. No policy depends on tags of anything else."""
     if ":instance/" not in arn:
         return {}
     found = get_backend("ec2")[_ACCOUNT][region].describe_tags({"resource-id": [arn.rpartition("/")[2]]})
@@ -205,7 +205,7 @@ def _is_missing(parameters: Mapping[str, Any]) -> bool:
 
 
 def _words(caller: Caller, statements: Iterable[Statement], asked: Request) -> str:
-    """As IAM words it: IAM User Guide, "Troubleshoot access denied error messages"."""
+    """Returns the message as IAM words it: IAM User Guide, "Troubleshoot access denied error messages"."""
     is_explicit = any(one.effect == "Deny" and one.covers(asked) for one in statements)
     why = ("with an explicit deny in an identity-based policy" if is_explicit else
            f"because no identity-based policy allows the {asked.action} action")
@@ -214,7 +214,7 @@ def _words(caller: Caller, statements: Iterable[Statement], asked: Request) -> s
 
 
 def _denied(protocol: str, message: str) -> tuple[str, Mapping[str, str], bytes]:
-    """Each protocol's way to say no."""
+    """Returns the refusal in the given protocol."""
     if protocol == "json":
         return "400 BAD REQUEST", {"Content-Type": "application/x-amz-json-1.0"}, json.dumps(
             {"__type": "com.amazon.coral.service#AccessDeniedException", "Message": message}).encode()

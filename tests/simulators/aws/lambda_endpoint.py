@@ -1,14 +1,14 @@
 """AWS Lambda on this machine: a real boto3 client on one side, real ``awslambdaric`` processes on the other.
 
-What it stands for, as far as this project uses it: invocations (RequestResponse, Event, DryRun; names, ARNs, versions
-and aliases), execution environments that stay warm, start-up before first use where concurrency is provisioned,
-time-outs, exits, handler errors, log tails with their REPORT line, the bill of a container image, throttling at the
-reserved or the account's concurrency, payload limits, and the answers about concurrency. A function may be limited to
-what a sandbox has: a root that cannot be written, its share of /tmp, no /dev/shm, its memory. No signature is checked.
+Simulates the parts this project uses: invocations (RequestResponse, Event, DryRun; names, ARNs, versions and aliases),
+execution environments that stay warm, start-up before first use with provisioned concurrency, time-outs, exits, handler
+errors, log tails with their REPORT line, the bill of a container image, throttling at the reserved or the account's
+concurrency, payload limits, and queries about concurrency. A function may be limited to a sandbox: a read-only root,
+its share of /tmp, no /dev/shm, its memory. Signatures are not checked.
 
     python -m tests.simulators.aws.lambda_endpoint '[{"name": "actors", "environment": {}}]'
 
-serves the functions until standard input closes; it prints its URL first.
+serves the functions until standard input closes. It prints its URL first.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ EVENT_BYTES_MAX = 2**20
 LOG_TAIL_BYTES = 4096
 
 Fault = Literal["throttled", "broken", "denied", "dropped"]
-"""429; 500; 403; or: the function runs, and the connection ends without an answer."""
+"""429; 500; 403; or the function runs, and the connection closes without an answer."""
 
-# What a worker may write is /tmp alone, anew and no larger than $1 MiB; /dev/shm holds nothing.
+# A worker can write only /tmp, which is empty and limited to $1 MiB. /dev/shm holds nothing.
 _SANDBOX = """
 mount -t tmpfs -o "size=$1m" tmpfs /tmp && mount -t tmpfs -o ro,size=4k,mode=0 tmpfs /dev/shm || exit 125
 while read -r _ place _; do
@@ -56,7 +56,7 @@ done </proc/self/mounts
 shift
 exec "$@"
 """
-# Kills its process group, the workers', once the pipe closes that only this process holds.
+# Kills its process group, the workers', when the pipe that only this process holds closes.
 _GUARDIAN = "cat >/dev/null; kill -9 0"
 _SIGNALS = {signal.SIGKILL: "killed", signal.SIGSEGV: "segmentation fault", signal.SIGTERM: "terminated",
             signal.SIGABRT: "aborted"}
@@ -64,7 +64,7 @@ _INVOCATION = re.compile(r"/2018-06-01/runtime/invocation/([^/]+)/(response|erro
 
 
 class LambdaError(Exception):
-    """What the service answers instead of a result."""
+    """An error that the service returns instead of a result."""
 
     def __init__(self, status: int, code: str, message: str, **fields: str) -> None:
         super().__init__(message)
@@ -78,14 +78,14 @@ class FunctionSettings:
 
     Attributes:
         handler: As in the image's CMD.
-        command: What starts a worker, before the handler's name.
-        environment: All that its workers get besides what Lambda sets.
-        concurrency: Reserved; null leaves it to the account.
+        command: Starts a worker, followed by the handler's name.
+        environment: Variables of its workers, in addition to Lambda's own.
+        concurrency: Reserved concurrency; None uses the account's.
         provisioned: Environments of ``qualifier`` that start before their first use.
-        qualifier: The alias, besides $LATEST and version 1.
-        is_limited: Workers have a sandbox' file system, and are killed if one invocation has taken more memory than
-            they have: only where `why_unlimited` is empty.
-        scratch_mib: Of /tmp, in a sandbox.
+        qualifier: The alias, in addition to $LATEST and version 1.
+        is_limited: Whether workers have a sandbox's file system, and are killed if one invocation uses more memory than
+            they have. Only if `why_unlimited` is empty.
+        scratch_mib: Size of /tmp in a sandbox.
     """
 
     name: str
@@ -107,7 +107,7 @@ class FunctionSettings:
 
 @dataclass
 class Invocation:
-    """One invocation on its way through an environment; ``error`` is empty where the handler returned."""
+    """One invocation on its way through an environment; ``error`` is empty if the handler returned."""
 
     request_id: str
     arn: str
@@ -128,7 +128,7 @@ class Invocation:
         self.body = json.dumps({"errorType": error, "errorMessage": message}).encode()
 
     def report(self, memory_mib: int, used_mib: int, *, is_init_shown: bool) -> str:
-        """The REPORT line; a container image's start-up is billed where it is shown."""
+        """Returns the REPORT line. A container image's start-up is billed in the invocation that shows it."""
         init_s = self.init_s if is_init_shown else 0.0
         parts = [f"REPORT RequestId: {self.request_id}", f"Duration: {self.duration_s * 1000:.2f} ms",
                  f"Billed Duration: {math.ceil((self.duration_s + init_s) * 1000 - 1e-6)} ms",
@@ -143,7 +143,7 @@ class Invocation:
 
 
 class _RuntimeApi(QuietHandler):
-    """What one worker process talks to; HTTP/1.0, so that a connection serves one request."""
+    """The Runtime API of one worker process; HTTP/1.0, so that a connection serves one request."""
 
     def do_GET(self) -> None:
         invocation = self.server.environment.hand_out()
@@ -180,7 +180,7 @@ class _RuntimeApi(QuietHandler):
 
 
 class _Environment:
-    """One execution environment: a worker process, its Runtime API and what it prints."""
+    """One execution environment: a worker process, its Runtime API and its output."""
 
     def __init__(self, settings: FunctionSettings, group: int, directory: Path, *, is_provisioned: bool) -> None:
         self.settings, self.is_provisioned = settings, is_provisioned
@@ -220,7 +220,7 @@ class _Environment:
         return kind in ("response", "error")
 
     def end(self) -> None:
-        """Kills the process, if it still lives, and all that served it."""
+        """Kills the process if it is alive, and closes its Runtime API."""
         self.process.kill()
         self._invocations.put(None)
         with suppress(OSError):
@@ -233,7 +233,7 @@ class _Environment:
     # For the Runtime API
 
     def hand_out(self) -> Invocation | None:
-        """The next invocation, once there is one."""
+        """Waits for the next invocation and returns it."""
         if not self.is_ready.is_set():
             self.init_s = time.perf_counter() - self._since_s
             self.is_ready.set()
@@ -278,7 +278,7 @@ class _Environment:
                                            is_init_shown=not self.is_provisioned))
 
     def _memory_used_mib(self) -> int:
-        """The process' largest resident size; 0 where it is gone, or unknown."""
+        """Returns the process's largest resident size; 0 if it is gone or unknown."""
         with suppress(OSError):
             found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
             return int(found[1]) // 1024 if found else 0
@@ -314,7 +314,7 @@ class _Environment:
 
 
 class _Function:
-    """A function's environments, and how many invocations run in them."""
+    """A function's environments and its number of running invocations."""
 
     def __init__(self, settings: FunctionSettings, group: int, directory: Path) -> None:
         self.settings, self.reserved = settings, settings.concurrency
@@ -329,12 +329,12 @@ class _Function:
         self._idle.extend(self.provisioned)
 
     def process_ids(self) -> list[int]:
-        """Of the workers that live now."""
+        """Returns the process ids of live workers."""
         with self._lock:
             return [environment.process.pid for environment in self._all if environment.process.poll() is None]
 
     def run(self, invocation: Invocation) -> None:
-        """Runs it in a warm environment, or else in a fresh one."""
+        """Runs it in a warm environment, or in a fresh one if none is warm."""
         environment = self._warm()
         is_cold = environment is None
         if environment is None:
@@ -377,7 +377,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Answer:
-    """An HTTP response; null instead of one drops the connection."""
+    """Sends an HTTP response; None drops the connection."""
 
     status: int
     body: bytes = b""
@@ -389,7 +389,7 @@ class _Answer:
 
 
 class _Api(QuietHandler):
-    """What boto3 talks to."""
+    """Handles boto3's requests."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -431,13 +431,13 @@ class _ApiServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: socket, client_address: Any) -> None:
-        """A client that hangs up is its own affair; all else is printed."""
+        """Ignores a client that hangs up, and prints all other errors."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 class LambdaEndpoint:
-    """The service, on a loopback port, as a context manager; no worker outlives this process, however it ends."""
+    """The service on a loopback port, as a context manager. No worker outlives this process, however it ends."""
 
     def __init__(self, *, account_concurrency: int = 1000, port: int = 0) -> None:
         """Args:
@@ -474,18 +474,18 @@ class LambdaEndpoint:
         return f"{made.arn}:{made.qualifier}"
 
     def fail_next(self, name: str, *faults: Fault) -> None:
-        """The next invocations of the function meet these faults, one each."""
+        """Adds faults to the function's next invocations, one each."""
         self._functions[name].faults.extend(faults)
 
     def set_concurrency(self, name: str, reserved: int | None) -> None:
         self._functions[name].reserved = reserved
 
     def process_ids(self, name: str) -> list[int]:
-        """Of the function's workers that live now."""
+        """Returns the process ids of the function's live workers."""
         return self._functions[name].process_ids()
 
     def running(self, name: str) -> int:
-        """How many invocations of the function are under way; 0 if there is none of that name."""
+        """Returns the number of running invocations; 0 if there is no such function."""
         return self._functions[name].running if name in self._functions else 0
 
     def close(self) -> None:
@@ -522,7 +522,7 @@ class LambdaEndpoint:
         return self._provisioned(function, qualifier)
 
     def _find(self, name: str, qualifier: str) -> tuple[_Function, str]:
-        """A function by its name, its ARN or a part of that, and the version or alias that is meant."""
+        """Finds a function by name, ARN or partial ARN, and the version or alias it asks for."""
         words = name.split(":")
         words = words[words.index("function") + 1:] if "function" in words else words
         name, qualifier = words[0], qualifier or (words[1] if len(words) > 1 else "$LATEST")
@@ -592,7 +592,7 @@ class LambdaEndpoint:
 
 
 def why_unlimited() -> str:
-    """Why no worker can have a sandbox' file system here; empty if it can."""
+    """Explains why no worker can have a sandbox's file system here; empty if it can."""
     if ROOT.is_relative_to("/tmp"):
         return "this checkout is below /tmp, which a sandbox has anew"
     if not sys.platform.startswith("linux") or subprocess.run(
@@ -602,7 +602,7 @@ def why_unlimited() -> str:
 
 
 def _sandbox(settings: FunctionSettings) -> list[str]:
-    """What starts a worker in one; nothing if it is not limited."""
+    """Returns the command that starts a worker in a sandbox; nothing if it is not limited."""
     return ["unshare", "--mount", "sh", "-c", _SANDBOX, "sh", str(settings.scratch_mib)] if settings.is_limited else []
 
 

@@ -1,4 +1,4 @@
-"""Importing this reads the models of what actors, learners and their instances call."""
+"""Loads, on import, the service models that actors, learners and their instances use."""
 
 from __future__ import annotations
 

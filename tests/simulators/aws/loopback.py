@@ -1,4 +1,4 @@
-"""A small HTTP server on the loopback interface, for as long as a test needs it."""
+"""A small HTTP server on the loopback interface for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """Says nothing of what it serves."""
+    """Logs no requests."""
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -26,7 +26,7 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 class PassingHandler(QuietHandler):
-    """Stands before another server: each request goes to `pass_on` with its body."""
+    """Runs in front of another server: each request goes to `pass_on` with its body."""
 
     def do_GET(self) -> None:
         self.pass_on(self.body())
@@ -37,11 +37,11 @@ class PassingHandler(QuietHandler):
         raise NotImplementedError
 
     def ask(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """The answer to the same request there, with these headers more: its status, headers and content.
+        """Sends the same request to ``url`` with additional headers; returns status, headers and content.
 
         Raises:
-            OSError: There is none.
-            HTTPException: The same.
+            OSError: There is no answer.
+            HTTPException: There is no answer.
         """
         connection = HTTPConnection(urlsplit(url).netloc)
         try:
@@ -53,10 +53,10 @@ class PassingHandler(QuietHandler):
 
 
 class LoopbackServer:
-    """Serves between ``__enter__`` and ``__exit__``; handlers find it as ``self.server.owner``.
+    """Serves between ``__enter__`` and ``__exit__``. Handlers reach it as ``self.server.owner``.
 
     Attributes:
-        url: Where it is, without a slash at the end.
+        url: Its URL, without a trailing slash.
     """
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:

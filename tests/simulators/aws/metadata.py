@@ -1,4 +1,4 @@
-"""The metadata that an EC2 instance finds about itself, version 2: nothing is told without a token."""
+"""The instance metadata service of EC2, version 2: requests without a token get no answer."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class _Handler(QuietHandler):
 
 
 class InstanceMetadata(LoopbackServer):
-    """The service, on a loopback port, as a context manager.
+    """The service on a loopback port, as a context manager.
 
     Attributes:
-        values: What there is below ``meta-data/``; may be changed at any time.
-        asked: Names of what was looked for.
-        token: What it wants to see.
-        credentials: Of the instance's role, among `values`, too.
-        url: In the place of ``http://169.254.169.254``.
+        values: Contents below ``meta-data/``. May change at any time.
+        asked: Names of all values that were requested.
+        token: The token that it expects.
+        credentials: Credentials of the instance's role; also among `values`.
+        url: Replaces ``http://169.254.169.254``.
     """
 
     def __init__(self, values: dict[str, str], session: Mapping[str, str] | None = None) -> None:
         """Args:
-        session: Credentials of the instance's role, as STS answers; None makes some that STS does not know.
+        session: Credentials of the instance's role, as STS returns them; None makes some that STS does not know.
         """
         super().__init__(_Handler)
         self.token, self.asked = secrets.token_hex(28), []
@@ -59,5 +59,5 @@ class InstanceMetadata(LoopbackServer):
         self.values = values | {_CREDENTIALS: _ROLE, _CREDENTIALS + _ROLE: json.dumps(self.credentials)}
 
     def forget(self) -> None:
-        """The instance cannot find out what it is; it still has its role."""
+        """Removes all values except the role's, so that the instance cannot find out what it is."""
         self.values = {name: value for name, value in self.values.items() if name.startswith(_CREDENTIALS)}

@@ -1,8 +1,8 @@
-"""A moto server in a process of its own, with what `tests.simulators.aws.moto_types` adds.
+"""A moto server in its own process, with the additions of `tests.simulators.aws.moto_types`.
 
-``python -m tests.simulators.aws.moto_server PORT`` serves on that port of this machine, 0 for any free one, says
-where in its first line, and ends when standard input does: a pipe whose other end only its parent holds ends it
-however the parent ends.
+``python -m tests.simulators.aws.moto_server PORT`` serves on that port of this machine (0 for any free one), prints its
+address on the first line, and ends when standard input closes. Standard input is a pipe that only its parent holds, so
+the server ends however the parent ends.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import boto3
 ROOT = Path(__file__).resolve().parents[3]
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
-"""Environment variables with which any tool may call the server, next to AWS_ENDPOINT_URL."""
+"""Environment variables with which any tool may call the server, in addition to AWS_ENDPOINT_URL."""
 
 
 def as_variables(session: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of whoever has these credentials of a role, as STS answers."""
+    """Returns the environment variables for a role's credentials from STS."""
     return {"AWS_ACCESS_KEY_ID": session["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": session["SecretAccessKey"],
             "AWS_SESSION_TOKEN": session["SessionToken"]}
 
 
 class MotoServer:
-    """A server that runs from ``with`` to the end of its block.
+    """A server that runs for the length of a ``with`` block.
 
     Attributes:
-        url: What AWS_ENDPOINT_URL is to be. It says localhost, as the CDK's command line wants for its buckets.
+        url: Value for AWS_ENDPOINT_URL. It says localhost because the CDK's command line requires that for its buckets.
     """
 
     def __init__(self, port: int = 0, **environment: str) -> None:
         """Args:
             port: 0 = any free one.
-            environment: More variables of the server's environment, such as the quotas of `moto_types`.
+            environment: Additional environment variables of the server, such as the quotas of `moto_types`.
         """
         self._port = port
         self._environment = environment
@@ -71,13 +71,13 @@ class MotoServer:
         return self._process.pid
 
     def client(self, service: str) -> Any:
-        """A plain boto3 client that talks to the server; the same one for each service."""
+        """Returns a plain boto3 client for the server; the same one for each service."""
         if service not in self._clients:
             self._clients[service] = self._session.client(service, endpoint_url=self.url)
         return self._clients[service]
 
     def reset(self) -> None:
-        """Forgets every resource."""
+        """Deletes every resource."""
         with urlopen(Request(f"{self.url}/moto-api/reset", method="POST")) as response:
             response.read()
 

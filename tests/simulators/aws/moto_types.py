@@ -1,27 +1,27 @@
-"""What moto lacks of CloudFormation and of a few services, so that this project's stacks can be made and deleted in it.
+"""Adds to moto what this project's stacks need of CloudFormation and a few services, to be created and deleted there.
 
-Importing this module adds to moto, for the whole process, and changes nothing while no stack is made. moto calls the
-types registered here while it handles ``create_stack``; they make their resources through moto's own API, over a
-client whose requests never leave the process, so that they work inside a moto server as well as under ``mock_aws``,
-and botocore checks every property of a template against the service's model.
+Importing this module extends moto for the whole process, and changes nothing until a stack is created. moto calls the
+types registered here while it handles ``create_stack``. They create their resources through moto's own API, with a
+client whose requests never leave the process. So they work both inside a moto server and under ``mock_aws``, and
+botocore checks every property of a template against the service's model.
 
-Some things are read from the environment, as moto does:
+Some settings come from the environment, as in moto:
 
 - MOTO_LAMBDA_CONCURRENCY_QUOTA: concurrent executions, 1000;
-- MOTO_EC2_VCPU_QUOTA, MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running standard instances, 5 as AWS' default is, and of G
-  and VT instances, 64; on demand and spot each;
-- MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, in the place of a name that nothing answers to;
-- MOTO_CLOCK: a file as `tests.simulators.rehearsal.clock` writes it. With it, functions in a VPC have network
-  interfaces, which linger by that clock as Lambda's do, and stacks wait for the signals of their creation
-  policies, or are rolled back; without it, neither;
+- MOTO_EC2_VCPU_QUOTA, MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running standard instances (5, AWS' default) and of G and VT
+  instances (64); on demand and spot each;
+- MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, instead of a name that does not resolve;
+- MOTO_CLOCK: a file written by `tests.simulators.rehearsal.clock`. With it, functions in a VPC have network interfaces,
+  which linger by that clock as Lambda's do, and stacks wait for the signals of their creation policies, or are rolled
+  back. Without it, neither happens;
 - MOTO_LAMBDA_ENDPOINT: a file with the URL at which state machines and custom resources invoke functions, read each
-  time; without it, custom resources are made, and nobody is asked;
-- MOTO_FAILING_DELETIONS: ``STACK=COUNT``: so many times, deleting that stack ends in DELETE_FAILED, or its rollback
-  in ROLLBACK_FAILED;
-- MOTO_FAULTS: a file with JSON, read each time, that says what else goes wrong; nothing, if it is not there:
+  time. Without it, custom resources are created without invoking anything;
+- MOTO_FAILING_DELETIONS: ``STACK=COUNT``: the first COUNT deletions of that stack end in DELETE_FAILED, or its
+  rollbacks in ROLLBACK_FAILED;
+- MOTO_FAULTS: a JSON file, read each time, with further faults. If the file does not exist, there are none:
 
-  - ``creation: {TYPE: [SECONDS, REASON]}``: resources of that type fail, so long after they were begun, by the clock,
-    and nothing that needs them is made; a cache is in creation until then;
+  - ``creation: {TYPE: [SECONDS, REASON]}``: resources of that type fail SECONDS after they were begun, by the clock,
+    and nothing that needs them is created. Until then, a cache is in creation;
   - ``launches: REASON``: groups launch no instances.
 """
 
@@ -95,19 +95,20 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 IMAGE_PARAMETER_PREFIX = "/aws/service/ecs/optimized-ami/"
 IMAGE_ID = "ami-1e749f67"
-"""What every parameter below that prefix names: an image that moto comes with."""
+"""Value of every parameter below that prefix: an image that moto provides."""
 INTERFACE = "AWS Lambda VPC ENI-"
-"""What the description of a function's network interface begins with; the function's name and an id follow."""
+"""Start of the description of a function's network interface. The function's name and an id follow."""
 INTERFACES_LEFT_S = 240.0
-"""From a function's leaving its VPC until its interfaces are gone: "less than 5 minutes" (serverless/serverless#5008),
-"detached ~4 min after" (alchemy-run/alchemy#937). Lambda's guide allows 20 minutes; tests may set that."""
+"""Seconds until a function's interfaces are gone after it left its VPC: "less than 5 minutes"
+(serverless/serverless#5008), "detached ~4 min after" (alchemy-run/alchemy#937). Lambda's guide allows 20 minutes. Tests
+may set this."""
 GROUP_ENDED_S = 60.0
-"""If a creation is broken off, functions are deleted after what needs them: when the group's instance is gone."""
+"""If a creation is aborted, functions are deleted after their dependents: when the group's instance is gone."""
 INTERFACES_DELETED_S = 1800.0
-"""The same where the function is deleted with them, and what CloudFormation waits for then: "25-40 minutes"
+"""The same if the function is deleted with them. CloudFormation then waits "25-40 minutes"
 (aws-cloudformation/cloudformation-coverage-roadmap#392)."""
 _TAKEN_BACK_S = 5.0
-"""From a custom resource's refusal until CloudFormation takes its stack back."""
+"""Seconds from a custom resource's refusal until CloudFormation rolls back its stack."""
 _CONCURRENCY_QUOTA = 1000
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
 _VCPU_QUOTAS = {
@@ -115,27 +116,27 @@ _VCPU_QUOTAS = {
     "L-34B43A08": ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", "MOTO_EC2_VCPU_QUOTA", 5),
     "L-DB2E81BA": ("Running On-Demand G and VT instances", "MOTO_EC2_GPU_VCPU_QUOTA", 64),
     "L-3819A6DF": ("All G and VT Spot Instance Requests", "MOTO_EC2_GPU_VCPU_QUOTA", 64)}
-"""Name of each quota, variable that sets it, and what it is otherwise."""
+"""Name of each quota, the variable that sets it, and its default."""
 
 
 def bootstrap(client: Callable[[str], Any]) -> None:
-    """Leaves in the account what the CDK's command line asks first: the version of its bootstrap."""
+    """Creates what the CDK's command line checks first: the version of its bootstrap."""
     client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
 
 
 def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: Mapping[str, str] | None = None) -> (
         dict[str, str]):
-    """Creates the stack ``name`` from a synthesised template; returns its outputs, none if it waits for a signal.
+    """Creates the stack ``name`` from a synthesized template; returns its outputs, or none if it waits for a signal.
 
     Args:
         client: Makes a client of a service, as ``boto3.client`` and
             `tests.simulators.aws.moto_server.MotoServer.client` do.
-        template: A file of the cloud assembly, ``….template.json``. The assembly's manifest beside it, if there is one,
-            says how the stack itself is tagged; the CDK's command line reads it there as well.
-        parameters: Values of the template's parameters that shall not be the default.
+        template: A file of the cloud assembly, ``….template.json``. If the assembly's manifest is beside it, the
+            stack's own tags come from there, as for the CDK's command line.
+        parameters: Values of the template's parameters that differ from the default.
 
     Raises:
-        ClientError: The stack was refused, or one of the name is there.
+        ClientError: The stack was refused, or one with that name exists.
     """
     bootstrap(client)
     _upload_assets(client, template.with_name(f"{name}.assets.json"))
@@ -150,7 +151,7 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
 
 
 def _upload_assets(client: Callable[[str], Any], assets: Path) -> None:
-    """Puts what the template names in the CDK's own bucket there, as the CDK's command line does."""
+    """Uploads the template's files to the CDK's own bucket, as the CDK's command line does."""
     files = json.loads(assets.read_text())["files"].values() if assets.exists() else []
     for file in [file for file in files if file["source"]["packaging"] == "zip"]:
         with TemporaryDirectory() as folder:
@@ -179,7 +180,7 @@ def _client(service: str, region: str) -> Any:
                                retries={"total_max_attempts": 1}))
     into_moto = BotocoreStubber()
     into_moto.enabled = True
-    # botocore calls every handler there is: under mock_aws, each request would be answered, and done, twice.
+    # botocore calls every handler it finds. Under mock_aws, each request would be answered and carried out twice.
     client.meta.events.unregister("before-send", botocore_stubber)
     client.meta.events.register("before-send", into_moto)
     return client
@@ -196,7 +197,7 @@ def _caller(service: str, region: str) -> Call:
 
 
 def _typed(value: Any, shape: Shape) -> Any:
-    """``value`` as a template gives it, where numbers and booleans may be text, as the operation wants it.
+    """Converts ``value`` from a template, in which numbers and booleans may be text, to the operation's types.
 
     Raises:
         ValueError: The operation knows no such parameter.
@@ -220,7 +221,7 @@ def _without(properties: Values, *names: str) -> dict[str, Any]:
 
 
 def _forgiving(delete: Callable[[], Any]) -> None:
-    """Deletes what may be gone already, as CloudFormation does."""
+    """Ignores that a resource is already gone, as CloudFormation does."""
     try:
         delete()
     except ClientError as error:
@@ -229,15 +230,15 @@ def _forgiving(delete: Callable[[], Any]) -> None:
 
 
 class _Resource:
-    """A resource of a stack; subclasses say how their type is made and deleted.
+    """A resource of a stack. Subclasses create and delete their type.
 
-    moto finds only direct subclasses of CloudFormationModel, so each names that as a base of its own.
+    moto finds only direct subclasses of CloudFormationModel, so each subclass also names that as a base.
     """
 
     TYPE: str
     SERVICE: str
     NAME = ""
-    """The property that holds the physical name, where the type has one."""
+    """The property that holds the physical name, if the type has one."""
     ATTRIBUTES: tuple[str, ...] = ()
     DELETION = ("", "")
     """The operation that deletes one by its physical id, and the parameter that takes it."""
@@ -248,7 +249,7 @@ class _Resource:
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        """Makes the resource; returns its physical id and the values of its attributes."""
+        """Creates the resource; returns its physical id and the values of its attributes."""
         raise NotImplementedError
 
     @classmethod
@@ -287,7 +288,7 @@ class _Resource:
 
 
 def _permission(rule: Values) -> dict[str, Any]:
-    """A rule of a template as the API's IpPermission."""
+    """Converts a template's rule to the API's IpPermission."""
     permission = {name: rule[name] for name in ("IpProtocol", "FromPort", "ToPort") if name in rule}
     described = {"Description": rule["Description"]} if "Description" in rule else {}
     group = rule.get("SourceSecurityGroupId") or rule.get("DestinationSecurityGroupId")
@@ -323,7 +324,7 @@ class SecurityGroupIngress(_Rule, CloudFormationModel):
 
 
 def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> None:
-    """The rules of the template instead of the one that lets everything out."""
+    """Replaces the default rule, which allows all outbound traffic, by the template's rules."""
     rules = properties.get("SecurityGroupEgress")
     if rules:
         everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
@@ -413,7 +414,7 @@ class ReplicationGroup(_Resource, CloudFormationModel):
 
 
 class Function(_Resource, CloudFormationModel):
-    """Instead of moto's, which loses PackageType, Architectures and Tags."""
+    """Replaces moto's, which loses PackageType, Architectures and Tags."""
 
     TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::Lambda::Function", "lambda", "FunctionName", ("Arn",)
     DELETION = ("DeleteFunction", "FunctionName")
@@ -480,11 +481,11 @@ class EventInvokeConfig(_Resource, CloudFormationModel):
         call("DeleteFunctionEventInvokeConfig", {"FunctionName": function, "Qualifier": qualifier})
 
 
-# State machines, which moto runs only if it is told so
+# State machines, which moto runs only on request
 
 
 class StateMachine(_Resource, CloudFormationModel):
-    """Instead of moto's, which makes it where it is never run."""
+    """Replaces moto's, which creates a state machine that never runs."""
 
     TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::StepFunctions::StateMachine", "stepfunctions", "StateMachineName", (
         "Arn", "Name")
@@ -512,8 +513,8 @@ def _make_custom(
     cls: type[CustomModel], resource_name: str, cloudformation_json: Values, account_id: str, region_name: str,
     **known: Any
 ) -> CustomModel:
-    """Without asking: `_create_resources` does, of what an experiment's stack asks. The guard's own function is served
-    when its stack is there.
+    """Creates it without invoking its function: `_create_resources` does that for an experiment's stack. The guard's
+    own function is served once its stack exists.
     """
     made = cls(region_name, "", known["LogicalId"], resource_name)
     made.set_data({})
@@ -521,7 +522,7 @@ def _make_custom(
 
 
 def _refusal(stack: Stack, name: str, resource: Values) -> str:
-    """Why the function of a custom resource does not let it be made; empty if it does."""
+    """Returns why a custom resource's function refuses its creation; empty if it agrees."""
     path = os.environ.get("MOTO_LAMBDA_ENDPOINT")
     if not path:
         return ""
@@ -541,7 +542,7 @@ def _refusal(stack: Stack, name: str, resource: Values) -> str:
 
 
 def _functions_client(region: str) -> Any:
-    """Of the functions at MOTO_LAMBDA_ENDPOINT."""
+    """Returns a client of the functions at MOTO_LAMBDA_ENDPOINT."""
     return boto3.client("lambda", region_name=region, endpoint_url=Path(os.environ["MOTO_LAMBDA_ENDPOINT"]).read_text(),
                         aws_access_key_id="one", aws_secret_access_key="one",
                         config=Config(retries={"total_max_attempts": 1}, read_timeout=1000))
@@ -558,8 +559,8 @@ class _ClockTime(datetime.datetime):
 
 @cache
 def _let_machines_run() -> None:
-    """Lets moto run state machines, whose functions are those of MOTO_LAMBDA_ENDPOINT."""
-    # Not before it is needed: their language takes a second to import.
+    """Lets moto run state machines with the functions at MOTO_LAMBDA_ENDPOINT."""
+    # Not before it is needed: importing their language takes a second.
     from moto.stepfunctions.parser import models
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
     from moto.stepfunctions.parser.backend import execution
@@ -577,17 +578,17 @@ def _let_machines_run() -> None:
     default_user_config["stepfunctions"]["execute_state_machine"] = True
 
 
-# Network interfaces of functions, where there is a clock
+# Network interfaces of functions, if there is a clock
 
 
 def _clock_s() -> float | None:
-    """Seconds since 1970 by the clock of MOTO_CLOCK; None without one."""
+    """Returns seconds since 1970 by the clock of MOTO_CLOCK; None without one."""
     path = os.environ.get("MOTO_CLOCK")
     return Clock(Path(path)).now() if path else None
 
 
 def _add_interfaces(function: str, config: Values) -> None:
-    """One for each subnet, which functions with the same security groups share."""
+    """Adds one for each subnet. Functions with the same security groups share it."""
     call = _caller("ec2", REGION)
     shared = {(one["SubnetId"], *(group["GroupId"] for group in one["Groups"])) for one in call(
         "DescribeNetworkInterfaces", {})["NetworkInterfaces"] if one["Description"].startswith(INTERFACE)}
@@ -602,7 +603,7 @@ def _is_in(function: Any, subnet: str) -> bool:
 
 
 def _release_interfaces(backend: EC2Backend) -> None:
-    """Deletes those that no function and no version has used for long enough, with the function's last role."""
+    """Deletes interfaces that no function or version has used for long enough, with the function's last role."""
     now_s = _clock_s()
     if now_s is None:
         return
@@ -630,7 +631,7 @@ def _get_interfaces(backend: EC2Backend, *args: Any, **filters: Any) -> Any:
 
 
 class AutoScalingGroup(_Resource, CloudFormationModel):
-    """Instead of moto's, which takes the numbers of a template for text."""
+    """Replaces moto's, which treats a template's numbers as text."""
 
     TYPE, SERVICE, NAME = "AWS::AutoScaling::AutoScalingGroup", "autoscaling", "AutoScalingGroupName"
 
@@ -688,7 +689,7 @@ class TopicPolicy(_Resource, CloudFormationModel):
 
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
-        """It goes with its topics."""
+        """Does nothing: the policy is deleted with its topics."""
 
 
 class BucketPolicy(_Resource, CloudFormationModel):
@@ -709,7 +710,7 @@ _BUCKET_SETTINGS = {
 
 
 def _set_bucket_up(call: Call, bucket: FakeBucket, properties: Values) -> None:
-    """What moto ignores of a bucket's properties."""
+    """Sets the bucket properties that moto ignores."""
     for name, (operation, parameter) in _BUCKET_SETTINGS.items():
         if name in properties:
             call(operation, {"Bucket": bucket.name, parameter: properties[name]})
@@ -719,7 +720,7 @@ def _set_bucket_up(call: Call, bucket: FakeBucket, properties: Values) -> None:
 
 
 def _lifecycle_rule(rule: Values) -> dict[str, Any]:
-    """A rule of a template as the API's, which names three things otherwise."""
+    """Converts a template's rule to the API's, which has other names for three of its fields."""
     renamed = {"Days": "ExpirationInDays", "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker"}
     expiration = {name: rule[given] for name, given in renamed.items() if given in rule}
     return {**_without(rule, *renamed.values(), "Id", "Prefix"),
@@ -732,7 +733,7 @@ def _lifecycle_rule(rule: Values) -> dict[str, Any]:
 
 
 def _stored(backend: Any, kind: str) -> dict[str, dict[str, Any]]:
-    """Resources of one kind by name, which live and are reset with moto's own of that account and region."""
+    """Resources of one kind by name. They live and are reset with moto's own of that account and region."""
     return backend.__dict__.setdefault(f"nitro_{kind}", {})
 
 
@@ -755,7 +756,7 @@ def _take(backend: Any, kind: str, name: str) -> dict[str, Any]:
 
 
 def _as_it_is(cache: Values) -> dict[str, Any]:
-    """A serverless cache now: it may still be made."""
+    """Returns a serverless cache in its current state: it may still be in creation."""
     is_there = (_clock_s() or cache["available_at_s"]) >= cache["available_at_s"]
     return {**_without(cache, "available_at_s"), "Status": cache["Status"] if is_there else "creating"}
 
@@ -775,13 +776,13 @@ def _arn(backend: Any, kind: str, name: str) -> str:
 
 
 def _tag(backend: Any, resource: Values, given: Values) -> None:
-    # moto lists the tags of the kinds that it knows.
+    # moto lists tags only of the kinds it knows.
     backend.arn_regex = _ELASTICACHE_ARN
     backend.tagging_service.tag_resource(resource["ARN"], given.get("Tags", []))
 
 
 class _ElastiCacheOperations:
-    """Serverless caches, user groups and parameter groups, each at once as it will be."""
+    """Serverless caches, user groups and parameter groups, each available at once."""
 
     def create_serverless_cache(self) -> ActionResult:
         backend, given = self.elasticache_backend, self._get_params()
@@ -870,7 +871,7 @@ class _ElastiCacheOperations:
 
 
 def _delete_for_good(collection: str, delete: Callable) -> Callable:
-    """``delete``, after which moto would show the resource as being deleted for ever."""
+    """Makes ``delete`` final; moto would show the resource as being deleted forever."""
     def deleted(self: ElastiCacheBackend, *args: Any, **kwargs: Any) -> Any:
         resource = delete(self, *args, **kwargs)
         resources = getattr(self, collection)
@@ -884,7 +885,7 @@ class _LambdaOperations:
     """Provisioned concurrency, which is ready at once, and the account's limits."""
 
     def _provisioned(self) -> tuple[dict[str, int], str]:
-        """The function's provisioned concurrency by qualifier, and the qualifier that is asked for."""
+        """Returns the function's provisioned concurrency by qualifier, and the requested qualifier."""
         function = self.backend.get_function(unquote(self.path.split("/")[3]))
         return function.__dict__.setdefault("provisioned_concurrency", {}), self.querystring.get("Qualifier", [""])[0]
 
@@ -939,7 +940,7 @@ def _no_provisioned_concurrency() -> LambdaClientError:
 
 
 class _ScalingOperations:
-    """What groups have launched: moto counts no activities. Its times are those on the wall, so none is filtered."""
+    """Launches of groups, because moto counts no activities. Their times are wall-clock times, so none is filtered."""
 
     def describe_scaling_activities(self) -> ActionResult:
         name, refusal = self._get_param("AutoScalingGroupName"), _faults("launches")
@@ -956,7 +957,7 @@ class _ScalingOperations:
 
 
 class _StackOperations:
-    """Signals. Without a clock no stack waits for them: those that it would wait for are taken all the same."""
+    """Signals. Without a clock no stack waits for them, but those it would wait for are accepted."""
 
     def signal_resource(self) -> EmptyResult:
         told = {name: self._get_param(name) for name in ("StackName", "LogicalResourceId", "UniqueId", "Status")}
@@ -979,15 +980,15 @@ class _StackOperations:
 
 
 def _faults(name: str) -> Any:
-    """What goes wrong of that kind; empty if nothing does."""
+    """Returns the faults of that kind; empty if there are none."""
     path = Path(os.environ.get("MOTO_FAULTS", "/nowhere"))
     return json.loads(path.read_text()).get(name, {}) if path.exists() else {}
 
 
 def _create_resources(stack: Stack) -> None:
-    """As moto; with a clock, what does not come keeps all that needs it from being made, and signals are awaited."""
+    """Works like moto. With a clock, it also waits for signals, and failing resources hold back their dependents."""
     resources, faults = stack.template_dict["Resources"], _faults("creation")
-    # Whoever looks meanwhile finds nothing: moto would make what it is asked about.
+    # Until creation begins, queries find nothing: moto would create whatever they ask about.
     stack.status, stack.resource_map._resource_json_map = "CREATE_IN_PROGRESS", {}
     refused = {name: reason for name, one in resources.items() if one["Type"] == CHECK_TYPE and (
         reason := _refusal(stack, name, one))}
@@ -1015,7 +1016,7 @@ def _create_resources(stack: Stack) -> None:
 
 
 def _that_need(resources: Values, names: set[str]) -> set[str]:
-    """The resources that name these, or what names these, and are not among them."""
+    """Returns the other resources that depend on these, directly or indirectly."""
     found = set(names)
     while more := {name for name, one in resources.items() if name not in found and any(
             f'"{other}"' in json.dumps(one) for other in found)}:
@@ -1024,15 +1025,15 @@ def _that_need(resources: Values, names: set[str]) -> set[str]:
 
 
 def _outputs(stack: Stack) -> list[dict[str, Any]] | None:
-    """None before all of it is there."""
+    """Returns None until the stack is complete."""
     return None if stack.status.startswith(("CREATE_IN", "ROLLBACK")) else _own_outputs(stack)
 
 
 def _roll_back(stack: Stack, reason: str) -> None:
-    """First what needs the functions goes, then they, when nothing holds them any more."""
+    """Deletes what depends on the functions first, and the functions when nothing uses them any more."""
     _set_status(stack, "ROLLBACK_IN_PROGRESS", f"The following resource(s) failed to create. {reason}")
     stack.last_resources, stack.functions_at_s = list(_own_stack_resources(stack)), (_clock_s() or 0.0) + GROUP_ENDED_S
-    # moto would make what they name anew.
+    # moto would create the resources they name again.
     stack.template_dict["Outputs"] = {}
     stack.output_map = stack._create_output_map()
     for one in stack.last_resources:
@@ -1055,13 +1056,13 @@ def _is_in_creation(cache: ServerlessCache) -> bool:
 
 
 def _stack_resources(stack: Stack) -> list[Any]:
-    """Also of a stack that is gone, which CloudFormation remembers; moto would make them anew."""
+    """Also works for a deleted stack, which CloudFormation remembers. moto would create its resources again."""
     last = getattr(stack, "last_resources", None)
     return list(_own_stack_resources(stack)) if last is None else last
 
 
 def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
-    """As moto, or, if it is to fail, with nothing deleted yet."""
+    """Works like moto. A deletion that is to fail deletes nothing."""
     stack = next((one for one in backend.stacks.values() if name_or_id in (one.name, one.stack_id)), None)
     if stack is not None and stack.status == "ROLLBACK_IN_PROGRESS":
         raise StackError(message=f"Stack [{stack.name}] cannot be deleted while in status {stack.status}")
@@ -1094,7 +1095,7 @@ def _is_to_fail(stack: Stack) -> bool:
 
 
 def _waits(stack: Stack) -> bool:
-    """Whether CloudFormation waits before it deletes: for a cache that is in creation, or the interfaces of a function
+    """Whether CloudFormation waits before it deletes: for a cache in creation, or for the interfaces of a function
     that is in a VPC by then.
     """
     now_s = _clock_s()
@@ -1121,7 +1122,7 @@ def _is_there(function: Function) -> bool:
 
 
 def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
-    """As moto, after what has waited long enough has happened."""
+    """Works like moto, after doing what is due by now."""
     _release_interfaces(ec2_backends[backend.account_id][backend.region_name])
     for stack in list(backend.stacks.values()):
         given_up_at_s, reason = getattr(stack, "given_up", (math.inf, ""))
@@ -1134,7 +1135,7 @@ def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[St
     return _own_description(backend, name_or_id)
 
 
-# What is added to moto's own
+# Additions to moto's own types
 
 
 def _register() -> None:
@@ -1172,7 +1173,7 @@ def _remove_route_table(call: Call, table: RouteTable) -> None:
 
 
 def _remove_endpoint(call: Call, endpoint: VPCEndPoint) -> None:
-    # moto would take its routes out of tables that may be gone, and keep it as deleted.
+    # moto would remove its routes from tables that may be gone, and keep it as deleted.
     endpoint.route_table_ids = []
     call("DeleteVpcEndpoints", {"VpcEndpointIds": [endpoint.id]})
     endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
@@ -1192,20 +1193,20 @@ def _let_delete(model: type[CloudFormationModel], remove: Callable[[Call, Any], 
 
 
 def _first_override(group: FakeAutoScalingGroup) -> str:
-    """The type of the instances of a group: of several allowed ones, moto launches the first."""
+    """Returns the instance type of a group. If several are allowed, moto launches the first."""
     overrides = (group.mixed_instances_policy or {}).get("LaunchTemplate", {}).get("Overrides", [])
     types = [override["InstanceType"] for override in overrides if "InstanceType" in override]
     return types[0] if types else _own_instance_type(group)
 
 
 def _launch(group: FakeAutoScalingGroup, count: int, tags: dict[str, str]) -> None:
-    """As moto, if there is capacity."""
+    """Launches as moto does, if there is capacity."""
     if not _faults("launches"):
         _own_launch(group, count, tags)
 
 
 def _terminate(instance: Instance) -> Any:
-    """Ends an instance; where a group launched it, with its network interface, which moto would leave behind."""
+    """Ends an instance. If a group launched it, also deletes its network interface, which moto would leave behind."""
     group = getattr(instance, "autoscaling_group", None)
     if group is None:
         return _own_terminate(instance)
@@ -1213,7 +1214,7 @@ def _terminate(instance: Instance) -> Any:
         return copy(instance._state)
     instance.nics[0].delete_on_termination = True
     answer = _own_terminate(instance)
-    # A replacement for one that its group has not given up.
+    # A replacement, if its group still wants one.
     states = [state for state in group.instance_states if state.instance is not instance]
     if len(states) < (group.desired_capacity or 0):
         group.instance_states = states
@@ -1222,7 +1223,7 @@ def _terminate(instance: Instance) -> Any:
 
 
 def _add_block_device(instance: Instance, size: int, device_path: str, *more: Any, **options: Any) -> None:
-    """In the place of the root volume that moto has given it; moto would leave that behind."""
+    """Replaces the root volume that moto has created, which moto would leave behind."""
     volume = instance.block_device_mapping.get(device_path)
     if volume is not None:
         instance.ec2_backend.detach_volume(volume.volume_id, instance.id, device_path)
@@ -1231,13 +1232,13 @@ def _add_block_device(instance: Instance, size: int, device_path: str, *more: An
 
 
 def _interface_groups(version: LaunchTemplateVersion) -> list[str]:
-    """Security groups of a launch template, also where its network interface names them."""
+    """Returns the security groups of a launch template, including those of its network interface."""
     interfaces = version.data.get("NetworkInterfaces", [])
     return _own_security_groups(version) + [group for interface in interfaces for group in interface.get("Groups", [])]
 
 
 def _log_group_attribute(group: LogGroup, name: str) -> str:
-    """CloudFormation's ARN of a group, other than the API's, is that of all its streams."""
+    """Appends ``:*``: CloudFormation's ARN of a log group covers all its streams, unlike the API's."""
     return _own_log_group_attribute(group, name) + (":*" if name == "Arn" else "")
 
 
@@ -1250,7 +1251,7 @@ def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_c
 
 
 def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
-    """Lets AWS's public parameters of machine images for containers be there, which nobody can put.
+    """Adds AWS' public parameters of machine images for containers on demand. No API call can put them.
 
     moto has some of them, and makes thousands of objects before it finds one.
     """
@@ -1263,7 +1264,7 @@ def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
 
 
 def _parse_template(template: str) -> dict[str, Any]:
-    """As moto does, but JSON not by way of YAML, which takes a third of what all of a stack's creation takes."""
+    """Parses like moto, but JSON without YAML, which takes a third of a stack's creation time."""
     try:
         return json.loads(template)
     except ValueError:

@@ -1,7 +1,7 @@
-"""A small AWS Price List API: GetProducts over a catalogue, with the API's filters and pages.
+"""A small AWS Price List API: GetProducts over a catalog, with the API's filters and pages.
 
-``AWS_ENDPOINT_URL_PRICING`` leads any boto3 client to it. Products have the API's form; those that a deployment is
-billed for stand among others that differ from them in one attribute.
+``AWS_ENDPOINT_URL_PRICING`` points any boto3 client to it. Products have the API's form. The catalog also contains
+products that differ in one attribute from the billed ones.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Handler(QuietHandler):
 
 
 class PriceList(LoopbackServer):
-    """The service, on a loopback port, as a context manager.
+    """The service on a loopback port, as a context manager.
 
     Attributes:
-        products: What it tells; may be changed at any time.
-        page_size: Products of one answer at most, whatever is asked for.
-        failure: A status and an error's code that every request gets, or None.
-        content: What every request gets instead of products, or None.
-        requests: All that it was asked.
+        products: The catalog. May change at any time.
+        page_size: Maximum number of products per answer, whatever the request says.
+        failure: Status and error code that every request gets, or None.
+        content: Content that every request gets instead of products, or None.
+        requests: All requests so far.
     """
 
     def __init__(self, products: Iterable[dict[str, Any]], *, page_size: int = 2) -> None:
@@ -66,7 +66,7 @@ class PriceList(LoopbackServer):
         return next(one for one in self.products if one["product"]["sku"] == sku)
 
     def again(self, sku: str, new_sku: str, **attributes: str) -> dict[str, Any]:
-        """Another product with the same attributes but these."""
+        """Adds a copy of a product with these attributes changed."""
         twin = copy.deepcopy(self.named(sku))
         twin["product"]["sku"] = new_sku
         twin["product"]["attributes"] |= attributes
@@ -74,7 +74,7 @@ class PriceList(LoopbackServer):
         return twin
 
     def tiers(self, sku: str) -> list[dict[str, Any]]:
-        """What it costs on demand, by the amount used."""
+        """Returns the on-demand price tiers, by the amount used."""
         (term,) = self.named(sku)["terms"]["OnDemand"].values()
         return list(term["priceDimensions"].values())
 
@@ -89,7 +89,7 @@ def product(
     sku: str, service: str, family: str | None, unit: str, prices: Iterable[str], *,
     tiers: Iterable[tuple[str, str]] = FLAT, **attributes: str
 ) -> dict[str, Any]:
-    """One product as the API tells it: on demand, and reserved for a year for next to nothing."""
+    """Returns one product in the API's form: on demand, and reserved for a year for next to nothing."""
     def term(code: str, rows: Iterable[tuple[str, str, str]], **more: str) -> dict[str, Any]:
         rates = {f"{sku}.{code}.{RATE}{begin}": {
             "unit": unit, "beginRange": begin, "endRange": end, "description": f"{usd} per {unit}", "appliesTo": [],
@@ -108,7 +108,7 @@ def product(
 
 
 def catalogue(region: str) -> list[dict[str, Any]]:
-    """What the API tells of one region, in small, and of the free tier, which is of no region."""
+    """Returns a small catalog of one region and of the free tier, which has no region."""
     return [*_functions(region), *_instances(region), *_caches(region), *_others(region)]
 
 
@@ -163,7 +163,7 @@ def _instances(region: str) -> list[dict[str, Any]]:
 
 
 def _caches(region: str) -> list[dict[str, Any]]:
-    """Nodes in us-east-1 have no prefix, what is serverless has."""
+    """Returns the products of caches. In us-east-1, nodes have no prefix but serverless caches do."""
     node_prefix = "" if region == "us-east-1" else PREFIXES[region]
     made = []
     for engine, gib, ecpu, node in (("Valkey", "0.0840000000", "0.0000000023", "0.0256000000"),

@@ -1,4 +1,4 @@
-"""moto, but what it works out again for each call is worked out once: a quarter of a call.
+"""Speeds up moto's calls by a quarter: values that it recomputes for each call are computed once.
 
 Importing this changes no answer.
 """
@@ -18,7 +18,7 @@ _keys: dict[Any, tuple[str, ...]] = {}
 
 
 def _possible_keys(picker: XFormedAttributePicker, context: Any) -> Iterable[str]:
-    """Where an object of moto's may have a field of an answer: it follows from the field's model and the class."""
+    """Returns where an object may have a field of an answer. Depends only on the field's model and the class."""
     shape, owner = context.shape, context.obj.__class__
     if hasattr(owner, "Meta"):
         return _own_keys(picker, context)

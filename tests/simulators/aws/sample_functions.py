@@ -12,7 +12,7 @@ from typing import Any
 
 
 def handler(event: dict[str, Any], context: Any) -> Any:
-    """``event["do"]`` names what to do; returns what the test wants to see of it."""
+    """Does what ``event["do"]`` names; returns the values that the test checks."""
     return _ACTIONS[event["do"]](event, context)
 
 
@@ -36,7 +36,7 @@ def _hold_the_lock(event: dict[str, Any], context: Any) -> None:
 
 
 def _write(event: dict[str, Any], context: Any) -> str:
-    """What went wrong; empty if nothing did."""
+    """Returns the error; empty if there was none."""
     try:
         Path(event["path"]).write_bytes(bytes(event["bytes"]))
     except OSError as error:

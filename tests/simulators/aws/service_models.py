@@ -1,6 +1,6 @@
-"""AWS' service models, read once by a process and all that it forks, however many sessions ask.
+"""AWS' service models, read once per process and its forks, however many sessions use them.
 
-A third of a short command is that, and half of a call of the aws command.
+Reading them takes a third of a short command, and half of a call of the aws command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Loader.FILE_LOADER_CLASS = _RememberingLoader
 
 
 def load(*services: str) -> None:
-    """Reads what clients of these services need."""
+    """Reads the models that clients of these services need."""
     session = botocore.session.Session()
     for service in services:
         session.create_client(service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")

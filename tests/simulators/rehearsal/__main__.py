@@ -17,7 +17,7 @@ from tests.stacks.iam import decisions
 
 
 def main() -> int:
-    """Returns 1 where anything was left, cost more than its budget, or went otherwise than the scenario says."""
+    """Returns 1 if a deployment left something, exceeded its budget, or did not end as its scenario says."""
     options = _options()
     names = list(SCENARIOS) if options.all else options.names or ["budget", "hangs"]
     unknown = [name for name in names if name not in SCENARIOS]
@@ -57,7 +57,7 @@ def _play(name: str, out: Path, rate: float | None) -> dict[str, Any]:
 
 
 def _draw(result: dict[str, Any], out: Path) -> None:
-    """Draws what happened beside ``rehearsal.json``, if it is of one deployment that came to its end."""
+    """Draws the events next to ``rehearsal.json``, if it has a single deployment that ended."""
     if len(result["spend"]) == 1 and result["dollars"] and any(event.get("step") == GONE for event in result["events"]):
         subprocess.run([sys.executable, str(ROOT / "docs" / "pictures" / "make_rehearsal.py"),
                         str(out / "rehearsal.json"), str(out / "rehearsal.png")], check=True)

@@ -34,20 +34,20 @@ from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
 RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 RUN = "rehearsal"
 DEPLOYER = "Deployer"
-"""The role of whoever types; it has the policy that people are told to take."""
+"""Role of the person who types commands. It has the policy that the docs recommend."""
 DEPLOYER_POLICY = ROOT / "docs" / "reference" / "deployer_policy.json"
 _ADDRESS = "127.0.0.1"
 
 
 class RehearsalError(Exception):
-    """This machine cannot rehearse, or a deployment was refused; the text says why."""
+    """This machine cannot rehearse, or a deployment was refused. The text says why."""
 
 
 class ElastiCache:
-    """The server behind every serverless cache: Valkey with TLS, whose users are those of the templates.
+    """The server behind every serverless cache: Valkey with TLS and the users of the templates.
 
-    Each has the access string of its template, and nobody gets in as the default user. What is *not* real: a server on
-    this machine cannot verify IAM tokens, so a user may give any password; that tokens are made and sent is real.
+    Each user has the access string of its template, and the default user is disabled. *Not* real: a server on this
+    machine cannot verify IAM tokens, so it accepts any password. Clients do make and send real tokens.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,12 +83,12 @@ class ElastiCache:
         self.restart()
 
     def restart(self) -> None:
-        """It forgets everything, as a node that is replaced."""
+        """Loses all data, like a replaced node."""
         self._server.stop()
         self._server.start()
 
     def moved_bytes(self) -> int:
-        """What went in and out since it was started last."""
+        """Returns the bytes received and sent since the last start."""
         with redis.Redis(port=self._server.port, username="watch", password="watch") as watch:
             stats = watch.info("stats")
         return stats["total_net_input_bytes"] + stats["total_net_output_bytes"]
@@ -106,7 +106,7 @@ class Deployment:
     Attributes:
         stack: Its name.
         stack_id: Its id.
-        tags: Its tags, those of limits among them.
+        tags: Its tags, including its limits.
         deployed_at_s: By the rehearsal's clock.
     """
 
@@ -127,7 +127,7 @@ class Deployment:
 
     @property
     def coordinator(self) -> str:
-        """What runs its rounds where no instance does."""
+        """Name of the function that runs its rounds if it has no instance."""
         return f"{self.stack}-coordinator"
 
     def limit(self, name: str) -> float:
@@ -138,20 +138,20 @@ class Account:
     """All of AWS that a deployment needs, on this machine.
 
     Attributes:
-        clock: All processes of the account go by it, but moto's own, whose times are those on the wall.
-        functions: What runs functions.
-        cache: Behind each serverless cache.
-        api: What AWS_ENDPOINT_URL_LAMBDA names.
-        actor_handler: What runs as an actor in functions that are made from now on.
-        images: Folders of what was pushed; see `tests.simulators.docker`.
-        leg_s: How long a leg of a coordinator may last, by the clock.
-        variables: With which programs reach the account.
-        calls: Where what each role asked IAM for is recorded, with the answers.
+        clock: The clock of all processes of the account except moto, which uses wall-clock time.
+        functions: Runs the functions.
+        cache: The server behind each serverless cache.
+        api: Endpoint for AWS_ENDPOINT_URL_LAMBDA.
+        actor_handler: Handler of actors in functions that are created from now on.
+        images: Folders of pushed images; see `tests.simulators.docker`.
+        leg_s: Longest leg of a coordinator, by the clock.
+        variables: Environment variables with which programs reach the account.
+        calls: Folder in which each role's requests to IAM and the answers are recorded.
     """
 
     def __init__(self, directory: Path, **moto_variables: str) -> None:
         """Args:
-        directory: Empty; for all that the account's parts write.
+        directory: An empty folder for all files of the account.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
         self.directory = directory
@@ -196,20 +196,20 @@ class Account:
     # Deploying
 
     def set_faults(self, **faults: Any) -> None:
-        """What goes wrong from now on, and nothing else; see MOTO_FAULTS in `tests.simulators.aws.moto_types`."""
+        """Replaces all faults by these; see MOTO_FAULTS in `tests.simulators.aws.moto_types`."""
         self._faults.write_text(json.dumps(faults))
 
     def write(self, name: str, experiment: str) -> Path:
-        """An experiment file of that name and text."""
+        """Writes an experiment file with that name and text."""
         file = self.directory / f"{name}.yaml"
         file.write_text(experiment)
         return file
 
     def synthesise(self, name: str, experiment: str, context: Mapping[str, str] | None = None) -> Path:
-        """The cloud assembly of an experiment file of that name and text.
+        """Returns the cloud assembly of an experiment file with that name and text.
 
         Args:
-            context: What `make deploy` hands on beside that.
+            context: Additional context from `make deploy`.
 
         Raises:
             RehearsalError: The app refuses it.
@@ -228,7 +228,7 @@ class Account:
         return assembly
 
     def deploy_shared(self, assembly: Path, *, guard_deaths: Path | None = None) -> None:
-        """The stacks that all experiments share; the guard's function is run out of its zip.
+        """Deploys the stacks that all experiments share. The guard's function runs from its zip.
 
         Args:
             guard_deaths: See `tests.simulators.rehearsal.guard`.
@@ -239,7 +239,7 @@ class Account:
         (bucket,) = [one["PhysicalResourceId"] for one in self._resources(RESULTS) if (
             one["ResourceType"] == "AWS::S3::Bucket")][:1]
         self.bucket = bucket
-        # It refuses what does not come over TLS; moto heeds no conditions, and would refuse everything.
+        # The policy refuses requests without TLS. moto ignores conditions, and would refuse everything.
         self.client("s3").delete_bucket_policy(Bucket=bucket)
         self.ledger = Ledger(self.client("dynamodb"), outputs[GUARD]["LedgerTable"])
         self.guard_function = outputs[GUARD]["GuardFunction"]
@@ -247,7 +247,7 @@ class Account:
         self._subscribe(outputs[GUARD]["ReportsTopic"])
 
     def deploy(self, assembly: Path, name: str) -> Deployment:
-        """The experiment's own stack, as far as it is made at once."""
+        """Deploys the experiment's own stack, up to the point where it waits."""
         stack = f"Nitro-{name}"
         template = assembly / f"{stack}.template.json"
         for resource in json.loads(template.read_text())["Resources"].values():
@@ -261,14 +261,14 @@ class Account:
                 self._add_actors(one["PhysicalResourceId"])
             elif one["ResourceType"] == "AWS::StepFunctions::StateMachine":
                 self._add_coordinator(stack)
-                # As `make deploy` does when all is there.
+                # As `make deploy` does once everything exists.
                 self.client("stepfunctions").start_execution(stateMachineArn=one["PhysicalResourceId"],
                                                              name=execution_name(found["StackId"]))
         return Deployment(
             stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
 
     def remove_shared(self) -> None:
-        """As `make destroy-shared` does it, when nothing needs them any more."""
+        """Deletes the shared stacks, as `make destroy-shared` does when nothing needs them any more."""
         for name in reversed(SHARED_STACKS):
             self.client("cloudformation").delete_stack(StackName=name)
 
@@ -281,7 +281,7 @@ class Account:
             self.guard_function, "tests.simulators.rehearsal.guard.handler",
             {"PYTHONPATH": f"{folder}:{ROOT}", GUARD_FOLDER_VARIABLE: str(folder),
              **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {})},
-            # Not the folder that it starts in: there is another runtime/.
+            # Without the folder that it starts in, which contains another runtime/.
             command=(sys.executable, "-P", "-m", "awslambdaric"), concurrency=None)
         if settings["Handler"] != "runtime.guard.function.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
@@ -297,17 +297,17 @@ class Account:
                            provisioned=warm["RequestedProvisionedConcurrentExecutions"])
 
     def _add_coordinator(self, stack: str) -> None:
-        """With the function that makes the updates."""
+        """Adds the coordinator and the function that makes the updates."""
         for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
                                 ("learner", "runtime.learner.remote.handler.handler")):
             self._add_function(f"{stack}-{suffix}", handler,
                                {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
 
     def _add_function(self, name: str, handler: str, environment: Mapping[str, str], **more: Any) -> Mapping[str, Any]:
-        """Runs a function as moto has it, but for its handler; returns what moto has.
+        """Runs a function with moto's settings except the handler; returns those settings.
 
         Args:
-            environment: Variables besides the function's own and those with which it reaches the account.
+            environment: Variables in addition to the function's own and those with which it reaches the account.
             more: See `tests.simulators.aws.lambda_endpoint.FunctionSettings`.
         """
         functions = self.client("lambda")
@@ -326,21 +326,21 @@ class Account:
         self.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
 
     def _variables_of(self, function: Mapping[str, Any]) -> dict[str, str]:
-        """With which a function reaches the account: as its role."""
+        """Returns the variables with which a function reaches the account in its role."""
         return {**self.variables,
                 **as_variables(_session(self.client, function["Role"], function["FunctionName"]))}
 
     def session_of_instance(self, instance_id: str, group: str) -> dict[str, str]:
-        """What the metadata give an instance of that group: its role's credentials, as STS answers."""
+        """Returns the credentials in an instance's metadata: its role's, as STS returns them."""
         (profile,) = [one["PhysicalResourceId"] for one in self._resources(group.removesuffix(LEARNER_SUFFIX))
                       if one["ResourceType"] == "AWS::IAM::InstanceProfile"]
         (role,) = self.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
         return _session(self.client, role["Arn"], instance_id)
 
-    # What happens in it
+    # Events in the account
 
     def tick(self) -> dict[str, Any]:
-        """Lets the guard look once, as EventBridge does each minute; returns its answer, or its error."""
+        """Runs the guard once, as EventBridge does each minute; returns its answer or its error."""
         with closing(lambda_client(self.functions.url)) as functions:
             answer = functions.invoke(FunctionName=self.guard_function, Payload=json.dumps(
                 {"source": "aws.events", "detail-type": "Scheduled Event"}).encode())
@@ -348,7 +348,7 @@ class Account:
                 {"failed": answer["FunctionError"]} if "FunctionError" in answer else {})
 
     def reports(self) -> list[tuple[str, str]]:
-        """Subjects and texts of what was reported since the last call."""
+        """Returns subjects and texts of reports since the last call."""
         queues, found = self.client("sqs"), []
         while messages := queues.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
@@ -358,28 +358,28 @@ class Account:
         return found
 
     def entry(self, deployment: Deployment) -> Entry | None:
-        """What the ledger has of it."""
+        """Returns its entry in the ledger."""
         return self.ledger.get(deployment.run)
 
     def objects(self, prefix: str) -> dict[str, bytes]:
-        """What the results bucket holds of a run, by name."""
+        """Returns a run's objects in the results bucket, by name."""
         store = self.client("s3")
         pages = store.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         found = {}
         for one in (one for page in pages for one in page.get("Contents", [])):
-            # Whoever works in the bucket takes things away, too.
+            # Other processes also remove objects meanwhile.
             with suppress(store.exceptions.NoSuchKey):
                 found[one["Key"].removeprefix(prefix)] = store.get_object(
                     Bucket=self.bucket, Key=one["Key"])["Body"].read()
         return found
 
     def puts(self) -> int:
-        """Objects that were ever put into the results bucket."""
+        """Returns how many objects were ever put into the results bucket."""
         pages = self.client("s3").get_paginator("list_object_versions").paginate(Bucket=self.bucket)
         return sum(len(page.get("Versions", [])) for page in pages)
 
     def inventory(self) -> dict[str, list[str]]:
-        """What Describe finds of all that costs money or is an experiment's, by kind; empty where it finds none."""
+        """Describes the resources that cost money or belong to an experiment, by kind. A list may be empty."""
         functions, caches = self.client("lambda"), self.client("elasticache")
         names = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
         return {kind: sorted(found) for kind, found in {
@@ -416,7 +416,7 @@ class Account:
 
 
 def let_in(client: Callable[[str], Any], policy: str) -> dict[str, str]:
-    """Variables with which people reach the account, who may do what the policy says."""
+    """Returns the environment variables of people whose rights are this policy."""
     roles = client("iam")
     with suppress(roles.exceptions.EntityAlreadyExistsException):
         roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}')
@@ -425,7 +425,7 @@ def let_in(client: Callable[[str], Any], policy: str) -> dict[str, str]:
 
 
 def _session(client: Callable[[str], Any], role: str, name: str) -> dict[str, str]:
-    """Credentials of a role: IAM judges what is asked for with them."""
+    """Returns credentials of a role. IAM judges requests that they sign."""
     found: dict[str, str] = client("sts").assume_role(RoleArn=role, RoleSessionName=name)["Credentials"]
     return found
 
@@ -439,7 +439,7 @@ def _check_this_machine() -> None:
 
 
 def difference(now: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """What is there now and was not before."""
+    """Returns the new resources."""
     new = {kind: sorted(set(found) - set(before.get(kind, []))) for kind, found in now.items()}
     return {kind: found for kind, found in new.items() if found}
 

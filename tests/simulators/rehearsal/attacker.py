@@ -1,6 +1,6 @@
-"""An actor function of which one actor in each round attacks with what its user of the cache may do, and may not.
+"""An actor function in which one actor per round attacks, with and beyond its rights as a user of the cache.
 
-What it tried, and whether that was refused, is a line each of the file that ATTACKS_VARIABLE names.
+Each attempt adds a line to the file that ATTACKS_VARIABLE names, with whether it was refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STORED: dict[str, Attack] = {
         cache.set(key(f"trajectory:{event['invocation_id']}-{number}"), bytes(1024)) for number in range(_FLOOD)],
     "forged stop word": lambda cache, key, event: cache.set(key("stop"), event["stop_digest"]),
 }
-"""What the cache lets everybody store, and the learner must bear."""
+"""Attacks that the cache permits, and the learner must withstand."""
 ATTACKS: dict[str, Attack] = {
     **STORED,
     "weights": lambda cache, key, event: cache.set(key(f"weights:{event['policy_version']}"), b"mine"),
@@ -46,12 +46,12 @@ ATTACKS: dict[str, Attack] = {
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
-    """Attacks with the first try of slot 0, and does what it was asked for otherwise."""
+    """Does the actor's work. The first try of slot 0 also attacks."""
     if event.get("slot") != 0 or not event["invocation_id"].endswith("-0-0"):
         return act(event, context)
     done = act(event, context)
     cache = redis.Redis.from_url(event["cache_url"], driver_info=None, **connection_options(event["cache_credential"]))
-    # One of the two that spoil its own trajectory in each round, so that each is seen to be refused.
+    # Two attacks spoil its own trajectory. One per round, so that the test sees each refused.
     spoilt = ("garbage", "oversized")[event["round_index"] % 2]
     with Path(os.environ[ATTACKS_VARIABLE]).open("a") as file:
         for name, attack in ATTACKS.items():
@@ -69,5 +69,5 @@ def _is_refused(attack: Attack, cache: redis.Redis, event: dict[str, Any]) -> bo
 
 
 def _neighbour(event: dict[str, Any]) -> str:
-    """The first try of slot 1 in the same round."""
+    """Returns the first try of slot 1 in the same round."""
     return f"{event['invocation_id'].removesuffix('-0-0')}-1-0"

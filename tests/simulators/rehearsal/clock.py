@@ -1,7 +1,6 @@
 """The rehearsal's clock, which all its processes share: an hour of a deployment passes in a minute or so.
 
-It goes ``rate`` times as fast as the one on the wall since it was last set, and never back. Only the rehearsal sets
-it.
+Since it was last set, it runs ``rate`` times as fast as the wall clock. It never runs back. Only the rehearsal sets it.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from time import time
 
 PATH_VARIABLE = "REHEARSAL_CLOCK"
 SKEW_VARIABLE = "REHEARSAL_CLOCK_SKEW_S"
-"""A process whose clock is wrong by so many seconds has this in its environment."""
+"""Environment variable of a process whose clock is wrong by that many seconds."""
 
 
 class Clock:
-    """Reads the clock that a file describes: wall time, clock time at that moment, and rate."""
+    """Reads the clock from a file: wall time, clock time at that moment, and rate."""
 
     def __init__(self, path: Path, skew_s: float = 0.0) -> None:
         self.path, self._skew_s = path, skew_s
 
     @classmethod
     def of_this_process(cls) -> Clock:
-        """The one that the environment names."""
+        """Returns the clock that the environment names."""
         return cls(Path(os.environ[PATH_VARIABLE]), float(os.environ.get(SKEW_VARIABLE, "0")))
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Returns seconds since 1970."""
         wall_s, clock_s, rate = self._read()
         return clock_s + (time() - wall_s) * rate + self._skew_s
 
@@ -36,7 +35,7 @@ class Clock:
         return self._read()[2]
 
     def start(self) -> None:
-        """It is as late as on the wall, and goes as fast."""
+        """Starts at the wall clock's time and rate."""
         self._write(time(), time(), 1.0)
 
     def set_rate(self, rate: float) -> None:

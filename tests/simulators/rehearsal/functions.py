@@ -1,4 +1,4 @@
-"""AWS Lambda in the rehearsal: moto has the functions and their limits, the local endpoint runs them, and is billed."""
+"""AWS Lambda in the rehearsal: moto holds functions and limits. The local endpoint runs and bills them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PASSED_ON = ("content-type", "x-amzn-requestid", "x-amzn-errortype", "x-amz-fun
 
 
 class MeteredEndpoint(LambdaEndpoint):
-    """Adds up what its REPORT lines say is billed, whoever hears of them.
+    """Adds up the billed time in its REPORT lines, even if the client has gone.
 
     Attributes:
         trouble: Share of the actors' invocations that meet a fault: throttled, broken, dropped, or hanging.
-        hang_s: How long one hangs; then its connection ends without an answer.
+        hang_s: How long one hangs before its connection closes without an answer.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Handler(PassingHandler):
     protocol_version = "HTTP/1.1"
 
     def handle(self) -> None:
-        # A learner that is killed hangs up in the middle of things.
+        # A learner that is killed closes its connection at any point.
         with suppress(ConnectionError):
             super().handle()
 
@@ -81,13 +81,13 @@ class _Handler(PassingHandler):
             url = self.server.owner.endpoint_url
         answer = self._asked(url, body)
         if answer is None:
-            # As the endpoint did: the connection ends without an answer.
+            # Like the endpoint: the connection closes without an answer.
             self.close_connection = True
         else:
             self._send(*answer)
 
     def _asked(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes] | None:
-        """As `ask`, with the headers that are passed on; None if there is no answer."""
+        """Works like `ask`, but keeps only the headers that are passed on. Returns None if there is no answer."""
         try:
             status, found, content = self.ask(url, body, **{"Content-Length": str(len(body)), **headers})
         except (OSError, ValueError):
@@ -95,7 +95,7 @@ class _Handler(PassingHandler):
         return status, {name: value for name, value in found.items() if name.lower() in _PASSED_ON}, content
 
     def _send(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
-        # Whoever asked may be gone.
+        # The client may be gone.
         with suppress(OSError):
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
@@ -105,28 +105,28 @@ class _Handler(PassingHandler):
 
 
 class FunctionsApi(LoopbackServer):
-    """What AWS_ENDPOINT_URL_LAMBDA names: invocations go to the endpoint, if moto lets them, all else to moto."""
+    """Serves AWS_ENDPOINT_URL_LAMBDA: invocations that moto allows go to the endpoint, all other calls to moto."""
 
     def __init__(self, client: Any, moto_url: str, endpoint_url: str) -> None:
         """Args:
-        client: Of moto's Lambda.
+        client: A client of moto's Lambda.
         """
         super().__init__(_Handler)
         self._client, self.moto_url, self.endpoint_url = client, moto_url, endpoint_url
         self._silent, self._is_answering = "", threading.Event()
 
     def fall_silent(self, words: str) -> None:
-        """Answers nothing any more whose path has these words in it; empty: answers everything again."""
+        """Stops answering requests whose path contains these words; empty: answers everything again."""
         self._is_answering.set()
         self._silent, self._is_answering = words, threading.Event()
 
     def wait(self, path: str) -> None:
-        """Returns when there is an answer to give."""
+        """Returns when requests to the path may be answered."""
         if self._silent and self._silent in path:
             self._is_answering.wait()
 
     def refusal(self, name: str) -> LambdaError | None:
-        """Why a function may not run now: it is not there, or 0 executions are reserved for it."""
+        """Returns why a function may not run now: it does not exist, or 0 executions are reserved for it."""
         name = name.replace("%3A", ":").partition(":function:")[2].partition(":")[0] or name.partition("%3A")[0]
         try:
             reserved = self._client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")

@@ -1,7 +1,7 @@
-"""The guard's handler out of its own zip, by the rehearsal's clock.
+"""Runs the guard's handler from its own zip, by the rehearsal's clock.
 
-Where GUARD_DEATHS_VARIABLE names a file, the process is killed right after each kind of call that changes anything,
-once for each kind: the file has those that it died of.
+If GUARD_DEATHS_VARIABLE names a file, the process is killed right after each kind of call that changes anything, once
+for each kind. The file lists the calls at which it already died.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.simulators.rehearsal.clock import Clock  # noqa: E402
 
 
 def handler(event: dict[str, Any], context: object) -> Any:
-    """Raises: RuntimeError: It is not the zip's code that runs, or the code needs what the zip has not."""
+    """Raises: RuntimeError: The code does not come from the zip, or needs something that the zip lacks."""
     if not Path(guard.__file__).is_relative_to(os.environ[GUARD_FOLDER_VARIABLE]):
         raise RuntimeError(f"{guard.__file__} is not of the guard's zip")
     heavy = [name for name in _TOO_HEAVY if name in sys.modules]
     if heavy:
         raise RuntimeError(f"the guard imports {', '.join(heavy)}")
-    # What it waits for within a tick ends sooner here; what does not is looked at again in the next one.
+    # Waits within a tick are shorter here. The next tick checks unfinished work again.
     return guard.handler(event, context, now=Clock.of_this_process().now, tick_s=TICK_S / 20, pause_s=PAUSE_S / 20)
 
 

@@ -1,4 +1,4 @@
-"""``python -m runtime.backends.aws.learner`` by the rehearsal's clock; the instance's files come first on the path."""
+"""Runs ``python -m runtime.backends.aws.learner`` by the rehearsal's clock. The instance's files precede the path."""
 
 from __future__ import annotations
 

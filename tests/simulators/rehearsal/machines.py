@@ -1,8 +1,8 @@
-"""What EC2, cloud-init and systemd do for the learner's instances in moto: each is a folder and processes here.
+"""Plays EC2, cloud-init and systemd for the learner's instances in moto. Each instance is a folder and processes here.
 
-The user data run as the instance's root would run them, and the unit that they write is started, restarted and ended by
-systemd's rules, as far as the unit uses them. Where programs of an instance cannot be here (systemctl, shutdown
-and the like), stubs write down that they were called; `Machine.step` does what they stand for.
+The user data runs as the instance's root would run it. Its unit is started, restarted and ended by systemd's rules, as
+far as the unit uses them. Programs that cannot run here (systemctl, shutdown and the like) are stubs that log their
+calls; `Machine.step` acts on them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STUB = """\
 #!/bin/sh
 printf '%s\\n' "${0##*/} $*" >>"$CALLS"
 """
-# Of what date is asked for, only "now" and "so many seconds from now" depend on a clock.
+# The clock affects only two forms of the script's calls of date: "now" and "N seconds from now".
 _DATE = f"""\
 #!/bin/sh
 now="1970-01-01 UTC + $({sys.executable} -m tests.simulators.rehearsal.clock) seconds"
@@ -60,7 +60,7 @@ class Unit:
     """A service as its unit file describes it.
 
     Attributes:
-        settings: What stands in it, the last one of each name.
+        settings: The file's settings; the last of each name counts.
     """
 
     settings: Mapping[str, str]
@@ -85,7 +85,7 @@ class Unit:
 
 @dataclass
 class _Service:
-    """A unit's process, and when it was started."""
+    """A unit's process and its start time."""
 
     unit: Unit
     process: subprocess.Popen | None = None
@@ -98,9 +98,9 @@ class Machine:
     """One instance.
 
     Attributes:
-        id: The instance's.
+        id: Its id.
         group: Name of its Auto Scaling group.
-        root: What the user data take for the root folder.
+        root: Replaces the root folder for the user data.
         is_off: Whether it has shut itself down.
     """
 
@@ -110,15 +110,15 @@ class Machine:
         door: FrontDoor,
     ) -> None:
         """Args:
-        address: Its own, of this machine.
-        door: By which the boot script's requests reach AWS.
+        address: An address of its own on this machine.
+        door: Endpoint for the boot script's requests to AWS.
         session: Credentials of its role.
-        variables: What its programs need to reach AWS.
+        variables: Environment variables with which its programs reach AWS.
         """
         self.id, self.root, self.is_off = instance["InstanceId"], directory / "root", False
         self.group = _tag(instance, "aws:autoscaling:groupName")
         self.began_at_s, self.learner_began_s = clock.now(), None
-        # Its timers go by its own clock, as systemd's do.
+        # Its timers use its own clock, as systemd's do.
         self._clock = Clock(clock.path, float(variables.get(SKEW_VARIABLE, "0")))
         self._tell, self._calls, self._programs = tell, directory / "calls", directory / "bin"
         metadata = stack.enter_context(InstanceMetadata({
@@ -132,7 +132,7 @@ class Machine:
             "PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
             "PYTHONPATH": str(ROOT), "BOOT_PAUSE_S": "0",
             "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url, "BOOT_AWS": door.url,
-            # What trains goes by the rehearsal's clock.
+            # The learner uses the rehearsal's clock.
             ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables, **as_variables(session)}
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
@@ -142,13 +142,13 @@ class Machine:
 
     @property
     def learner(self) -> subprocess.Popen | None:
-        """The learner's process, if it lives."""
+        """The learner's process, if it is alive."""
         service = self._services.get("nitro-learner.service")
         return service.process if service else None
 
     @property
     def is_busy(self) -> bool:
-        """Whether it does what takes as long here as in AWS: boot, or end."""
+        """Whether it boots or ends, which takes as much time here as it does in AWS."""
         return self._boot is not None or bool(self._others) or any(
             one.stop_until_s is not None for one in self._services.values())
 
@@ -160,7 +160,7 @@ class Machine:
         return {name: self.root / f"var/log/nitro/{name}.log" for name in ("boot", "learner")}
 
     def step(self) -> None:
-        """Does what is due now."""
+        """Does everything that is due now."""
         for call in self._new_calls():
             self._do(call)
         if self._boot is not None and self._boot.poll() is not None:
@@ -174,7 +174,7 @@ class Machine:
             self._see_to(name, service)
 
     def stop(self) -> None:
-        """As the end of an instance does it: no timer, SIGTERM, and SIGKILL after the unit's patience."""
+        """Ends it as AWS ends an instance: no timer, SIGTERM, and SIGKILL after the unit's stop timeout."""
         self._timers.clear()
         if self._boot is not None:
             self._boot.kill()
@@ -198,11 +198,11 @@ class Machine:
 
     @property
     def is_running(self) -> bool:
-        """Whether anything of it lives."""
+        """Whether any of its processes is alive."""
         return any(process is not None and process.poll() is None
                    for process in [self._boot, *(one.process for one in self._services.values())])
 
-    # What the programs that cannot be here stand for
+    # Effects of programs that cannot run here
 
     def _do(self, call: str) -> None:
         program, *arguments = call.split()
@@ -253,7 +253,7 @@ class Machine:
                 os.killpg(process.pid, signal.SIGKILL)
             return
         code, service.process = process.returncode, None
-        # The container's process is docker's here; docker tells by its own exit code which signal ended it.
+        # Here the process is the container itself. Docker's own exit code tells which signal ended a container.
         code = code if code >= 0 else 128 - code
         was_stopped, service.stop_until_s = service.stop_until_s is not None, None
         self._tell("instance", f"{name} ended: exit code {code}")
@@ -284,7 +284,7 @@ class Machine:
         programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n',
                      "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
                      "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
-        # What the learner looks for on its PATH to serve the cache itself.
+        # The learner looks for these on its PATH to serve the cache itself.
         programs |= {name: f'#!/bin/sh\nexec {path} "$@"\n' for name in (
             "valkey-server", "redis-server", "openssl", "rm", "touch") if (path := shutil.which(name))}
         for name, text in programs.items():
@@ -296,15 +296,15 @@ class Machines:
     """The learners' instances of all groups in moto.
 
     Attributes:
-        all: Every one there ever was, by id.
-        is_dead_on_arrival: No user data run on what is launched from now on.
+        all: Every instance so far, by id.
+        is_dead_on_arrival: Whether instances launched from now on ignore their user data.
     """
 
     def __init__(self, directory: Path, moto: MotoServer, clock: Clock, tell: Tell,
                  variables: Mapping[str, str], session_of: Callable[[str, str], Mapping[str, str]]) -> None:
         """Args:
-        session_of: Credentials of an instance's role, by its id and its group's name.
-        variables: What the programs of an instance need to reach AWS; may be changed between launches.
+        session_of: Returns the credentials of an instance's role, by its id and its group's name.
+        variables: Environment variables with which an instance's programs reach AWS. May change between launches.
         """
         self.all: dict[str, Machine] = {}
         self.is_dead_on_arrival = False
@@ -316,7 +316,7 @@ class Machines:
         self._running: set[str] = set()
 
     def step(self) -> None:
-        """Launches, lets do and ends what is due now."""
+        """Launches, steps and ends the instances that are due now."""
         running = {instance["InstanceId"]: instance for instance in self._described()}
         for instance_id, instance in running.items():
             if instance_id not in self._running:
@@ -336,7 +336,7 @@ class Machines:
 
     @property
     def alive(self) -> list[Machine]:
-        """Those that run."""
+        """The running instances."""
         return [machine for machine in self.all.values() if machine.id in self._running]
 
     def close(self) -> None:
@@ -367,7 +367,7 @@ class Machines:
 
 
 def _loopback_address(number: int) -> str:
-    """One of its own, so that two rehearsals do not meet on the cache's port."""
+    """Returns an address of its own, so that two rehearsals do not collide on the cache's port."""
     return f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}.{number + 1}"
 
 

@@ -1,7 +1,7 @@
-"""What people type, by the rehearsal's clock: ``python -m tests.simulators.rehearsal.people stop NAME --yes``.
+"""Runs typed commands by the rehearsal's clock: ``python -m tests.simulators.rehearsal.people stop NAME --yes``.
 
-``deploy EXPERIMENT …`` is ``python -m stacks.deploy``, all of it but the CDK, whose command line is only printed, and
-but the program that builds its images.
+``deploy EXPERIMENT …`` is ``python -m stacks.deploy`` without the CDK, whose command line is only printed, and without
+the program that builds its images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _print_cdk(words: Sequence[str], **_: object) -> int:
 
 
 if __name__ == "__main__":
-    # Before anything of runtime/ takes the clock on the wall for its own.
+    # Before any module of runtime/ keeps a reference to the wall clock.
     time.time = Clock.of_this_process().now
     if sys.argv[1] == "deploy":
         from stacks import deploy

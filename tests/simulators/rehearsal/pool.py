@@ -1,7 +1,7 @@
-"""Somebody's own trainer, by the rehearsal's clock: a pool of the real code that samples until it has made its calls.
+"""A user's own trainer, by the rehearsal's clock: a pool of the real code that samples until it has made its calls.
 
-``python -m tests.simulators.rehearsal.pool EXPERIMENT.yaml DIR CALLS``; it prints a line when it is open, and for each
-call, each with the dollars that are spent. After a call it trains for as long as there is a file DIR.training.
+``python -m tests.simulators.rehearsal.pool EXPERIMENT.yaml DIR CALLS`` prints a line when the pool is open and one for
+each call, each with the dollars spent. After a call, it trains while there is a file DIR.training.
 """
 
 from __future__ import annotations

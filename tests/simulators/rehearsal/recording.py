@@ -1,4 +1,4 @@
-"""What each role asked IAM for in a rehearsal, and what the answer was, as `tests.simulators.aws.gate` notes it."""
+"""Each role's requests to IAM in a rehearsal and the answers, as `tests.simulators.aws.gate` records them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def decisions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Roles' names, and what the gate noted of each."""
+    """Yields the roles' names and the gate's records of each."""
     for path in sorted(folder.iterdir()):
         if path.suffix != ".policies":
             for line in path.read_text().splitlines():
@@ -21,7 +21,7 @@ def denials(folder: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def recorded_calls(folder: Path) -> dict[str, list[str]]:
-    """The kinds of calls by role, ``SERVICE OPERATION`` each."""
+    """Returns the kinds of calls by role, each as ``SERVICE OPERATION``."""
     found: dict[str, set[str]] = {}
     for role, one in decisions(folder):
         found.setdefault(role, set()).add(one["call"])

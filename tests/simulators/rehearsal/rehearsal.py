@@ -34,15 +34,15 @@ from tests.simulators.rehearsal.recording import denials, recorded_calls
 from tests.stacks.iam import decisions
 
 RATE = 60.0
-"""Seconds of the clock in one on the wall, at most."""
+"""Highest rate of the clock: its seconds per wall-clock second."""
 PATIENCE_S = 600.0
-"""Upper bound of waits, on the wall, that end by themselves much sooner."""
+"""Upper bound, in wall-clock seconds, of waits that normally end much sooner."""
 _BOOTING, _ENDING = 12.0, 20.0
-"""So many times slower the clock goes while a machine does what takes as long here as in AWS."""
+"""Factors by which the clock slows down while a machine does work that takes as much time here as it does in AWS."""
 _LIVELY_S = 3.0
-"""A learner from which nothing was heard for longer has work to do; the clock waits for it."""
+"""After this many seconds of silence, a learner counts as working, and the clock waits for it."""
 STEP_S = 0.2
-"""Pause between two looks: what ended between them counts as if it had ended with the second."""
+"""Pause between two steps. Events between them count as if they happened at the second."""
 EXPERIMENT = """\
 environment: {{id: Hopper-v5}}
 algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}
@@ -57,24 +57,24 @@ stop: {{max_rounds: {max_rounds}}}
 evaluation: {{every_rounds: 10, episodes: 1}}
 seed: 3
 """
-"""Small, and with limits that a round keeps by the clock where it takes ten seconds on the wall."""
+"""A small experiment. Its limits allow for rounds that take ten seconds on the wall clock."""
 BUDGET_USD = 0.4
 
 
 def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds: int | None = None,
                provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge",
                fleet: str = "auto", learner: str = "instance", update_s: int = 300, deadline_s: int = 600) -> str:
-    """The text of the experiment file that is rehearsed."""
+    """Returns the text of the rehearsed experiment file."""
     instance = f", instance_types: [{instance_types}]" if learner in ("instance", "gmi") else ""
     text = EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
                              provisioned=provisioned, lifetime_hours=lifetime_hours, instance=instance, fleet=fleet,
                              learner=learner, update_s=update_s, deadline_s=deadline_s)
     if learner == "external":
-        # Nothing trains here.
+        # There is no training.
         return text.replace(", device: cpu, threads: 1", "")
     if learner != "gmi":
         return text
-    # Instances read nothing of other actors, of a cache, or of a detector.
+    # These instances use no settings of other actors, a cache or a detector.
     kept = [line for line in text.splitlines() if not line.startswith(("detector", "scaler", "cache", "actor"))]
     return "\n".join([*kept, "scaler: {kind: fixed, actors_fixed: 4}", "actor: {fragment_steps: 256, timeout_s: 30}",
                       ""])
@@ -82,11 +82,11 @@ def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds
 
 @dataclass(frozen=True)
 class Trainer:
-    """A process of the user's that holds a pool.
+    """A user's process that holds a pool.
 
     Attributes:
-        process: It.
-        output: What it prints.
+        process: The process.
+        output: File with its output.
     """
 
     process: subprocess.Popen
@@ -97,11 +97,11 @@ class Trainer:
         return self.output.read_text().splitlines()
 
     def calls(self) -> int:
-        """How many have ended."""
+        """Number of calls that have ended."""
         return sum(line.startswith("call ") for line in self.lines)
 
     def usd(self, line: int = -1) -> float:
-        """What was spent by one of its lines."""
+        """Dollars spent according to one of its lines."""
         return float(self.lines[line].rpartition(" ")[2])
 
     def kill(self) -> None:
@@ -113,25 +113,25 @@ class Rehearsal:
     """Deployments in an account, from the first template to the last Describe.
 
     Attributes:
-        account: Where they are.
+        account: The account.
         machines: Their learners' instances.
-        record: What happened.
-        deployments: Those that were made, by name.
-        is_hurried: The clock goes at its full rate whatever a machine does: for those that do nothing.
-        found_deployed: What Describe found of the newest deployment.
-        is_guarded: Whether EventBridge lets the guard look each minute.
-        deployer_policy: What people may do: what the docs tell them to take.
-        guard_was_away: Whether it did not for so long that nobody knows when things ended.
+        record: The events.
+        deployments: All deployments so far, by name.
+        is_hurried: Whether the clock runs at its full rate even if a machine works. For machines that do nothing.
+        found_deployed: Resources of the newest deployment, found with Describe.
+        is_guarded: Whether EventBridge runs the guard each minute.
+        deployer_policy: The people's policy: the one that the docs recommend.
+        guard_was_away: Whether the guard was off so long that nothing recorded when resources ended.
     """
 
     def __init__(self, name: str, out: Path, *, rate: float = RATE, step_s: float = STEP_S, is_quiet: bool = False,
                  deaths: bool = False, **moto_variables: str) -> None:
         """Args:
         name: The scenario's.
-        out: Where ``rehearsal.json`` and the run's ``rounds.jsonl`` are put.
-        rate: Seconds of the clock in one on the wall.
-        step_s: Pause between two looks, on the wall.
-        deaths: The guard is killed right after each kind of call that changes anything, once for each.
+        out: Folder for ``rehearsal.json`` and the run's ``rounds.jsonl``.
+        rate: Seconds of the clock per wall-clock second.
+        step_s: Pause between two steps, in wall-clock seconds.
+        deaths: Whether to kill the guard right after each kind of call that changes anything, once for each.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
         self.name, self.out, self._rate, self._step_s = name, out, rate, step_s
@@ -168,10 +168,10 @@ class Rehearsal:
             trainer.kill()
         self._stack.close()
 
-    # What scenarios do
+    # Actions of scenarios
 
     def deploy(self, name: str = "hopper", text: str = "", context: Mapping[str, str] | None = None) -> Deployment:
-        """One more experiment, or one again that is gone; before the first one, what all share, and an armed guard.
+        """Deploys an experiment, perhaps again. The first call also deploys the shared stacks and arms the guard.
 
         Args:
             context: See `Account.synthesise`.
@@ -179,7 +179,7 @@ class Rehearsal:
         self.account.clock.set_rate(1.0)
         assembly = self.account.synthesise(name, text or experiment(), context)
         self._share(assembly)
-        # However long that took: EventBridge has not waited, and nothing new was there.
+        # Skip the ticks of the time that this took: EventBridge did not wait, and there was nothing new.
         if self.is_guarded:
             self.tick()
         for bill in self._bills.values():
@@ -204,10 +204,10 @@ class Rehearsal:
         self.record.deployed()
 
     def make_deploy(self, name: str, text: str) -> tuple[int, str, dict[str, str]]:
-        """`make deploy` up to the CDK, and nothing of the experiment yet; the shared stacks are there by then.
+        """Runs `make deploy` up to the CDK, without creating the experiment's stack. The shared stacks exist by then.
 
         Returns:
-            Its exit code, what it prints, and what it hands on to the CDK as context; empty if it refuses.
+            Its exit code, its output, and the context that it hands to the CDK; empty if it refuses.
         """
         self.account.clock.set_rate(1.0)
         self._share(self.account.synthesise(name, text))
@@ -221,33 +221,33 @@ class Rehearsal:
             if label in ("spent", "account", "error:"):
                 self.record.tell("people", line)
         context = dict(word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c")
-        # It has looked them up in a file of its own; they are the dated ones.
+        # The temporary file of prices. They are the dated ones.
         context.pop("prices", None)
         return code, printed, context
 
     def typed_deploy(self, name: str, text: str) -> tuple[int, str]:
-        """What `make deploy` runs, in the account as it is; its exit code, and what it prints."""
+        """Runs the command behind `make deploy` in the account; returns its exit code and output."""
         return self.typed("deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes")
 
     def typed(self, *words: str) -> tuple[int, str]:
-        """Waits for what somebody types; its exit code, and what it prints."""
+        """Runs a typed command to its end; returns its exit code and output."""
         with self.people(*words) as asked:
             printed = asked.communicate()[0]
         return asked.returncode, printed
 
     def people(self, *words: str) -> subprocess.Popen:
-        """What somebody types, see `tests.simulators.rehearsal.people`; it prints into a pipe."""
+        """Starts a typed command, see `tests.simulators.rehearsal.people`. Its output goes to a pipe."""
         return subprocess.Popen(
             [sys.executable, "-m", "tests.simulators.rehearsal.people", *words], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self._people())
 
     def _people(self) -> dict[str, str]:
-        """The environment of what people start: they have the rights of the policy that they are told to take."""
+        """Returns the environment of typed commands, with the rights of the deployer's policy."""
         return {**os.environ, **self.account.variables, **let_in(self.account.client, self.deployer_policy),
                 "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"}
 
     def trainer(self, name: str, calls: int, out: str = "pool") -> Trainer:
-        """A process of the user's that holds a pool of that deployment; see `tests.simulators.rehearsal.pool`."""
+        """Starts a user's process with a pool of that deployment; see `tests.simulators.rehearsal.pool`."""
         number = len(self._trainers)
         with (self.directory / f"trainer-{number}").open("wb") as output:
             process = subprocess.Popen(
@@ -270,7 +270,7 @@ class Rehearsal:
             self.step()
 
     def until_gone(self, *names: str) -> None:
-        """Lets time pass until the guard has seen to the end of these deployments, or of all."""
+        """Lets time pass until the guard has ended these deployments, or all of them."""
         for name in names or tuple(self.deployments):
             self.until(lambda name=name: self.is_gone(name), f"the end of {name}")
         self.until(lambda: not any(machine.is_running for machine in self.ended_machines()), "the last processes")
@@ -279,7 +279,7 @@ class Rehearsal:
         self.step()
 
     def step(self) -> None:
-        """A moment: what is due happens, and is looked at."""
+        """Does everything that is due, and records it."""
         clock = self.account.clock
         clock.set_rate(self._rate_now())
         self.machines.step()
@@ -296,7 +296,7 @@ class Rehearsal:
         time.sleep(self._step_s)
 
     def tick(self) -> dict[str, Any]:
-        """The guard looks, while the clock goes as fast as the one on the wall: it takes no longer than in AWS."""
+        """Runs the guard at the wall clock's rate, because it takes no longer than in AWS."""
         clock = self.account.clock
         clock.set_rate(1.0)
         self._next_tick_s = clock.now() + 60.0
@@ -314,7 +314,7 @@ class Rehearsal:
         return order is not None and "gone" in order.steps
 
     def machine(self, name: str = "hopper") -> Machine:
-        """The newest one of that deployment."""
+        """Returns the newest instance of that deployment."""
         group = self.deployments[name].group
         return [machine for machine in self.machines.all.values() if machine.group == group][-1]
 
@@ -323,49 +323,49 @@ class Rehearsal:
         return [machine for machine in self.machines.all.values() if machine not in alive]
 
     def rounds(self, name: str = "hopper") -> int:
-        """How many were finished, as the newest machine has it."""
+        """Returns the number of finished rounds on the newest instance."""
         group = self.deployments[name].group
         if not any(machine.group == group for machine in self.machines.all.values()):
-            # A coordinator's are in the bucket alone.
+            # A coordinator's rounds are only in the bucket.
             return self.account.objects(self._prefix(name)).get("rounds.jsonl", b"").count(b"\n")
         path = self.machine(name).run_directory / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def stop_reason(self, name: str = "hopper") -> str | None:
-        """What the bucket says why the run has ended; null where it says nothing."""
+        """Returns the bucket's reason for the run's end; None if it has none."""
         return json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}")).get("stop_reason")
 
     def after_rounds(self, count: int, name: str = "hopper") -> None:
-        """Lets time pass until so many more rounds are finished."""
+        """Lets time pass until this many more rounds are finished."""
         wanted = self.rounds(name) + count
         self.until(lambda: self.rounds(name) >= wanted, f"round {wanted}")
 
     def counted_usd(self, name: str = "hopper") -> float:
-        """What that experiment has cost by now, counted from what Describe found."""
+        """Returns the experiment's cost so far, counted from Describe."""
         return self._bills[name].usd()["total"]
 
     def is_free(self, name: str = "hopper") -> bool:
-        """Whether nothing of it costs money by now."""
+        """Whether none of its resources costs money any more."""
         return self._bills[name].is_over
 
     def check(self, is_so: Any, what: str) -> None:
-        """Notes a problem where it is not so."""
+        """Records a problem if ``is_so`` is false."""
         if not is_so:
             self._problems.append(what)
             self.record.tell("PROBLEM", what)
 
-    # How it ends
+    # The end
 
     def conclude(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """Looks at what is left and what it cost, and writes it down; what is shared goes too, if nothing is left.
+        """Records leftovers and costs. If nothing is left, also deletes the shared stacks.
 
         Returns:
-            The contents of ``rehearsal.json``: ``events`` with ``at_s`` by the fast clock and ``wall_s`` on the wall,
-            the resources that Describe found before and after, the keys in the ``bucket``, ``calls`` by role, and
-            ``spend`` by experiment. There, ``run_usd`` is the learner's count, ``ledger_usd`` the guard's, and
-            ``counted_usd`` and ``counted_least_usd`` an independent upper and lower bound. The result is ``ok`` only if
-            nothing is left, IAM denied nothing, ledger and upper bound keep to the budget, and the ledger is not below
-            the lower bound.
+            The contents of ``rehearsal.json``: ``events`` with ``at_s`` by the fast clock and ``wall_s`` by the wall
+            clock, the resources that Describe found before and after, the keys in the ``bucket``, ``calls`` by role,
+            and ``spend`` by experiment. In ``spend``, ``run_usd`` is the learner's count, ``ledger_usd`` the guard's,
+            and ``counted_usd`` and ``counted_least_usd`` are an independent upper and lower bound. The result is ``ok``
+            only if nothing is left, IAM denied nothing, ledger and upper bound are within the budget, and the ledger is
+            not below the lower bound.
         """
         names = names or tuple(self.deployments)
         left = difference(self.account.inventory(), self._found_before)
@@ -405,12 +405,12 @@ class Rehearsal:
                  "run_usd": ended.get("spent_usd"), "ledger_usd": entry.spent_usd if entry else None,
                  "counted_usd": counted.pop("total"), "counted_parts_usd": counted, "counted_least_usd": least_usd,
                  "stop_reason": ended.get("stop_reason"), "rounds": ended.get("rounds")}
-        self.check(entry is not None and entry.state == FINISHED, f"{name}: the ledger says that it goes on")
-        # While nobody looked, all that might have stood counts: an upper bound, and nothing that was paid.
+        self.check(entry is not None and entry.state == FINISHED, f"{name}: the ledger has not recorded its end")
+        # While the guard was away, the ledger charges everything that may have existed: an upper bound, not real costs.
         self.check(entry is not None and (self.guard_was_away or entry.spent_usd <= budget_usd),
                    f"{name}: the ledger's dollars are more than ${budget_usd:g}")
-        # The upper bound is coarse if a look of the guard takes long: nobody counts meanwhile.
-        # To look into the cache moves bytes, too: millionths of a cent.
+        # The upper bound is coarse if a tick of the guard takes long, because nothing is counted meanwhile.
+        # Inspecting the cache also moves bytes: millionths of a cent.
         self.check(entry is not None and least_usd <= 1.01 * entry.spent_usd + 1e-6,
                    f"{name}: at least ${least_usd:.4f} were counted, more than the ledger's dollars")
         self.check(found["counted_usd"] <= budget_usd,
@@ -438,7 +438,7 @@ class Rehearsal:
     # The clock
 
     def _rate_now(self) -> float:
-        """Full, or slow while something works that takes as long here as in AWS, however fast this machine is."""
+        """Returns the full rate, or a slow one during work that takes as much time here as it does in AWS."""
         if self.is_hurried:
             return self._rate
         slower = [1.0]

@@ -1,1 +1,1 @@
-"""What roles do in AWS, read from the code; what that needs, and what policies allow."""
+"""The roles' actions in AWS, read from the code; the rights they need, and the rights that policies allow."""

@@ -1,4 +1,4 @@
-"""An account with one deployment in it: what the templates make, by ARN, and who runs with which role."""
+"""An account with one deployment: the templates' resources by ARN, and who runs with which role."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Account:
         return stack_id(self.made.stack)
 
     def arns(self, stack: str) -> list[str]:
-        """Of all in a stack that IAM can name, a log group as a stream of it."""
+        """Returns the ARNs of all resources in a stack that IAM can name; for a log group, one of its streams."""
         found = [self._arn(stack, name) for name, resource in self.templates[stack]["Resources"].items()
                  if resource["Type"] in _ARNS or resource["Type"] == "AWS::Lambda::Alias"]
         return [stack_id(stack), *(f"{arn.removesuffix('*')}log-stream:one" if ":log-group:" in arn else arn
                                    for arn in found)]
 
     def text(self, stack: str, value: Any) -> str:
-        """A CloudFormation value, with names where AWS draws some."""
+        """Returns a CloudFormation value as text, with names where AWS generates some."""
         if isinstance(value, str):
             return value
         ((function, argument),) = value.items()
@@ -107,16 +107,16 @@ class Account:
 
     @property
     def is_external(self) -> bool:
-        """Whether there are only actors, and the role of a pool."""
+        """Whether there are only actors and a pool's role."""
         return POOL_ROLE_OUTPUT in self.templates[self.made.stack]["Outputs"]
 
     @property
     def has_instance(self) -> bool:
-        """Whether the learner is one."""
+        """Whether a learner instance exists."""
         return bool(self.resources("AWS::EC2::LaunchTemplate", self.made.stack))
 
     def role_of_function(self, stack: str, suffix: str = "") -> tuple[str, dict[str, Any]]:
-        """Name of the role of the stack's one function whose name ends so, and that function's properties."""
+        """Returns role name and properties of the only function of the stack whose name has that ending."""
         (function,) = [one for one in self.resources("AWS::Lambda::Function", stack).values()
                        if not suffix or one["Properties"]["FunctionName"].endswith(suffix)]
         return self.text(stack, function["Properties"]["Role"]).rpartition("/")[2], function["Properties"]
@@ -127,7 +127,7 @@ class Account:
         return self.text(self.made.stack, role)
 
     def variables(self) -> dict[str, str]:
-        """What the learner's user data exports, or the coordinator finds in its environment; of a pool, outputs."""
+        """Returns the exports of the learner's user data, the coordinator's environment, or a pool's outputs."""
         if self.is_external:
             outputs = self.templates[self.made.stack]["Outputs"]
             (bucket,) = [self.text(RESULTS_STACK, {"Ref": name}) for name in self.resources(
@@ -144,12 +144,12 @@ class Account:
                     if line.startswith(("export NITRO_", "export BOOT_")))
 
     def roles(self) -> dict[str, dict[str, Any]]:
-        """Properties of all roles, by name."""
+        """Returns the properties of all roles, by name."""
         return {self._name(stack, name): role["Properties"] for stack in self.templates
                 for name, role in self.resources("AWS::IAM::Role", stack).items()}
 
     def statements(self, role: str) -> list[Statement]:
-        """Of all policies of a role."""
+        """Returns the statements of all policies of a role."""
         found = []
         for stack in self.templates:
             for policy in self.resources("AWS::IAM::Policy", stack).values():
@@ -166,7 +166,7 @@ class Account:
             yield read_statement(statement, lambda value: self.text(stack, value))
 
     def log_stream(self, stack: str, function: Mapping[str, Any]) -> str:
-        """A stream of the group that a function logs into."""
+        """Returns a stream of the group that a function logs to."""
         group = self.text(stack, function["LoggingConfig"]["LogGroup"])
         return f"arn:aws:logs:{_HERE}:log-group:{group}:log-stream:one"
 

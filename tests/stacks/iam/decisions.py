@@ -1,6 +1,6 @@
-"""What roles asked IAM for in rehearsals and what the answer was, without the names that AWS draws.
+"""The roles' requests to IAM in rehearsals and the answers, without names that AWS generates.
 
-``decisions.json`` holds all that `make rehearse-all` saw. Another evaluator judges the same requests: see
+``decisions.json`` holds all decisions of `make rehearse-all`. Another evaluator judges the same requests: see
 `tests.judges`.
 """
 
@@ -23,7 +23,7 @@ _DRAWN = (
     (r"(?<=[0-9A-F]{8})-[A-Z0-9]{12}\b", "-DRAWN"),
     (r"(?<=[0-9a-f]{8})-[a-z0-9]{12}\b", "-drawn"),
 )
-"""What differs between two deployments of the same templates, and what stands for it."""
+"""Differences between two deployments of the same templates, and their replacements."""
 
 
 class Decision(NamedTuple):
@@ -31,9 +31,9 @@ class Decision(NamedTuple):
 
     Attributes:
         role: Its name.
-        statements: Of the role that asked, those with that action: no other can decide; as JSON.
-        action, resource: What it asked for.
-        context: What conditions see, as JSON.
+        statements: The role's statements with that action, as JSON. No other statement can decide.
+        action, resource: The request.
+        context: Its condition keys, as JSON.
         allowed: The answer.
     """
 
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 def recorded(folder: Path) -> set[Decision]:
-    """Those that the simulated account noted in a folder."""
+    """Returns the decisions that the simulated account recorded in a folder."""
     return {_decision(path.name, (folder / f"{path.name}.policies").read_text(), json.loads(line))
             for path in folder.iterdir() if path.suffix != ".policies" for line in path.read_text().splitlines()}
 
@@ -65,7 +65,7 @@ def _decision(role: str, policies: str, one: dict[str, Any]) -> Decision:
 
 
 def listed(value: Any) -> list[Any]:
-    """What a policy may write as one or as several."""
+    """Returns a list. A policy may write a single value without one."""
     return value if isinstance(value, list) else [value]
 
 
@@ -80,13 +80,13 @@ def _undrawn(text: str) -> str:
 
 
 def _unnumbered(text: str) -> str:
-    """An object's key without its numbers."""
+    """Replaces the numbers in an object's key by 0."""
     bucket, slash, key = text.partition("/")
     return bucket + slash + re.sub(r"\d+", "0", key)
 
 
 def read(path: Path = KNOWN) -> set[Decision]:
-    """Those of a file."""
+    """Reads the decisions of a file."""
     return {Decision(one["role"], json.dumps(one["statements"], sort_keys=True), action, resource,
                      json.dumps(context, sort_keys=True), allowed)
             for one in json.loads(path.read_text()) for action, resource, context, allowed in one["decisions"]}

@@ -1,7 +1,7 @@
-"""What each role asks AWS for in a deployment, and what it could ask for and must not get.
+"""The requests of each role to AWS in a deployment, and requests that must be denied.
 
-Actions come from the code, and what their conditions see from requests that rehearsals recorded. Stated by hand is what
-no request of ours derives, because AWS, Docker or an agent asks for it; each of these lists has its source.
+Actions come from the code, and the values of their condition keys from requests that rehearsals recorded. Lists by hand
+cover only what none of our requests shows, because AWS, Docker or an agent asks for it. Each list names its source.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ NETWORK = ("ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:De
            "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:UnassignPrivateIpAddresses")
 """Lambda Developer Guide, "Giving Lambda functions access to resources in an Amazon VPC", required permissions."""
 FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
-"""AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups are there."""
+"""AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups already exist."""
 DOCKER_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
-"""Docker's documentation of the awslogs driver, "Credentials"; it makes a group only if awslogs-create-group is set."""
+"""Docker's documentation of the awslogs driver, "Credentials". It makes a group only if awslogs-create-group is set."""
 SESSION = ("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel")
 """Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
@@ -54,18 +54,18 @@ WITHOUT_RESOURCES = {
     **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
     "ssm:UpdateInstanceInformation": "the instance is not known before it starts",
 }
-"""Actions that IAM knows resources for, and that are needed on all; and why."""
+"""Actions that IAM can limit to resources but that are needed on all of them, with the reasons."""
 OTHER = "other"
 """Name of another experiment in the account."""
 REHEARSED = "Nitro-hopper"
 """The stack of rehearsals."""
 _OF_THE_CALLER = ("aws:PrincipalAccount", "lambda:SourceFunctionArn")
-"""Keys that say who asks, not what for."""
+"""Keys about the caller, not the request."""
 
 
 @cache
 def seen(role: str, action: str) -> list[Context]:
-    """What conditions saw in each request for an action that a role of that name made in a rehearsal.
+    """Returns the condition keys of each request for an action that a role of that name made in a rehearsal.
 
     Raises:
         LookupError: No rehearsal asked for it.
@@ -79,7 +79,7 @@ def seen(role: str, action: str) -> list[Context]:
 
 
 class Role:
-    """One role: what it may do, what it asks for, and what it must not get."""
+    """One role: its statements, the requests it needs, and the requests that must be denied."""
 
     def __init__(self, account: Account, name: str) -> None:
         self.account, self.name = account, name
@@ -93,10 +93,10 @@ class Role:
             self.needs.append(request)
 
     def need_call(self, call: Call, owned: list[str], contexts: Mapping[str, list[Context]]) -> None:
-        """What a call asks for.
+        """Adds the requests of a call to the needs.
 
         Raises:
-            LookupError: It asks for nothing that the role has to do with.
+            LookupError: The call needs nothing that belongs to the role.
         """
         for action in actions_of(call):
             for resource in _resources(call, action, owned):
@@ -104,17 +104,17 @@ class Role:
                     self.need(action, resource, context)
 
     def keep_out(self, contexts: Mapping[str, list[Context]]) -> None:
-        """Nothing else of that kind may be reached, nor with other values in a request.
+        """Denies other resources of the same kinds, and other values in a request.
 
         Args:
-            contexts: What requests that must be denied carry, by action.
+            contexts: Condition keys of requests that must be denied, by action.
         """
         universe = _universe(self.account)
         for action in {need.action for need in self.needs}:
             wanted = {need.resource for need in self.needs if need.action == action}
             if "*" not in wanted:
                 fitting = [arn for arn in universe if any(one.fullmatch(arn) for one in resource_patterns(action))]
-                # Tags are the resource's own.
+                # Tags belong to the resource.
                 context = {key: value for need in self.needs if need.action == action
                            for key, value in need.context.items() if not key.startswith("aws:ResourceTag/")}
                 self.leaks += [Request(action, arn, context) for arn in (*fitting, *foreign_arns(action))
@@ -122,7 +122,7 @@ class Role:
             self.leaks += [Request(action, arn, context) for arn in wanted for context in contexts.get(action, [])]
 
     def problems(self, statements: list[Statement] | None = None) -> Iterator[str]:
-        """What is missing, what leaks and what is more than anything needs; for these statements instead of its own."""
+        """Yields missing, leaking and superfluous rights of these statements (default: the role's own)."""
         held = self.statements if statements is None else statements
         for need in self.needs:
             if not is_allowed(held, need):
@@ -164,13 +164,13 @@ def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
 
 
 def actor(account: Account) -> Role:
-    """The actors' role, of which Lambda itself uses a part."""
+    """The actors' role. Lambda itself uses a part of it."""
     name, function = account.role_of_function(STACK, "-actor")
     role = Role(account, name)
     credential = _credentials(account)[1]
     objects = [_object_arn(credential)] if credential.startswith("s3://") else []
     for call in calls_from("lambda_actor.handler", "handler"):
-        # Only where its credential is an object does it read one.
+        # It reads an object only if its credential is one.
         if objects or call.service != "s3":
             role.need_call(call, objects, {})
     _need_cache(role, credential)
@@ -206,13 +206,13 @@ def learner(account: Account) -> Role:
 
 
 def coordinator(account: Account) -> Role:
-    """The role of the function that runs the rounds where no instance does."""
+    """The role of the function that runs the rounds if there is no instance."""
     name, function = account.role_of_function(STACK, "-coordinator")
     role = Role(account, name)
     files = account.variables()["COORDINATOR_FILES"].removeprefix("s3://")
     _need_run(role, calls_from("runtime.backends.aws.coordinator", "handler"), [
         _arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")])
-    # It has neither a version nor an alias: it lives as long as one run's deployment.
+    # That function has neither a version nor an alias: it lives as long as one run's deployment.
     role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
     role.need("s3:GetObject", f"arn:aws:s3:::{files}")
     _need_logs(role, function, STACK)
@@ -225,7 +225,7 @@ def learner_function(account: Account) -> Role:
     name, function = account.role_of_function(STACK, "-learner")
     role, folder = Role(account, name), f"{run_key(NAME, RUN)}/updates/"
     bucket = f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
-    # By their names, the registry's updaters are read too, which invoke it and take old objects away: a coordinator's.
+    # The reader also finds, by name, updaters in the registry that invoke it and delete old objects: a coordinator's.
     contexts = {"s3:ListBucket": seen(f"{REHEARSED}-LearnerLearnerRole", "s3:ListBucket")}
     for call in calls_from("runtime.learner.remote.handler", "handler") - {
             Call("lambda", "Invoke"), Call("s3", "DeleteObjects")}:
@@ -236,14 +236,14 @@ def learner_function(account: Account) -> Role:
 
 
 def pool(account: Account) -> Role:
-    """The role that a pool assumes which a process of the user's holds; what finds and assumes it is the user's own."""
+    """The role that a user's process assumes for its pool. Finding and assuming it takes the user's own rights."""
     told, key = account.variables(), run_key(NAME, RUN)
     role = Role(account, told[POOL_ROLE_OUTPUT].rpartition("/")[2])
     owned = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
     owned += [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
     contexts = {action: seen(f"{REHEARSED}-PoolRole", action) for action in (
         "dynamodb:UpdateItem", "dynamodb:GetItem")}
-    # By the names of methods, stores of learner functions are read too, which a pool has not.
+    # The reader also finds, by method name, stores of learner functions, which a pool does not have.
     for call in calls_from("tests.stacks.iam.pool_program", "main") - {
             Call("s3", one) for one in ("DeleteObjects", "ListObjectsV2", "PutObject")}:
         role.need_call(call._replace(on=told[FILES_OUTPUT]) if call.service == "s3" else call, owned, contexts)
@@ -252,7 +252,7 @@ def pool(account: Account) -> Role:
 
 
 def machine(account: Account) -> Role:
-    """The role of the state machine, whose language says what it calls."""
+    """The role of the state machine, whose definition names its calls."""
     (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
     role = Role(account, account.text(STACK, made["Properties"]["RoleArn"]).rpartition("/")[2])
     states = json.loads(account.text(STACK, made["Properties"]["DefinitionString"]))["States"].values()
@@ -269,14 +269,14 @@ def machine(account: Account) -> Role:
 
 
 def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
-    """What whoever runs the rounds asks for: with the run's objects, its entry in the ledger, and its metrics."""
+    """Adds the needs of running the rounds: the run's objects, its entry in the ledger, and its metrics."""
     account, key = role.account, run_key(NAME, RUN)
     prefix, bucket = f"{key}/", f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
     contexts = {action: seen(f"{REHEARSED}-LearnerRole", action) for action in (
         "s3:ListBucket", "cloudwatch:PutMetricData", "dynamodb:UpdateItem", "dynamodb:GetItem")}
     for call in calls:
-        # Of what is in the bucket, it only takes old checkpoints away; and updates, where a function makes them.
+        # It deletes only old checkpoints from the bucket, and updates if a function makes them.
         names = ("checkpoints/round_1.json", "updates/one", "ledger.json", "cache-credential.json")
         if call.operation in ("DeleteObject", "DeleteObjects"):
             names = names[:1 if account.has_instance else 2]
@@ -284,7 +284,7 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
 
 
 def _keep_run_out(role: Role) -> None:
-    """Of other runs, and of the guard's part of the ledger."""
+    """Denies access to other runs, and to the guard's part of the ledger."""
     key = run_key(NAME, RUN)
     role.keep_out({
         "s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, 'second')}/",)}, {"s3:prefix": ("",)}, {}],
@@ -293,7 +293,7 @@ def _keep_run_out(role: Role) -> None:
 
 
 def _of_other_runs(key: str) -> dict[str, list[Context]]:
-    """Writings that are not the run's own, nor for who spends its money."""
+    """Returns writes to other runs' entries, and writes of attributes that a spender may not set."""
     return {
         "dynamodb:UpdateItem": [
             *({"dynamodb:LeadingKeys": (one,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}
@@ -305,7 +305,7 @@ def _of_other_runs(key: str) -> dict[str, list[Context]]:
 
 
 def guard(account: Account) -> Role:
-    """The guard's role, which sees to every experiment, whatever its cache, and whether its actors are a function."""
+    """The guard's role, which serves every experiment, whatever its cache, with actors as a function or not."""
     name, function = account.role_of_function(GUARD_STACK)
     role = Role(account, name)
     own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
@@ -322,7 +322,7 @@ def guard(account: Account) -> Role:
     handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
     owned = [*own, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
-        # The functions of a learner without an instance are barred; they are in no network.
+        # The functions of a learner without an instance are barred. They are in no network.
         role.need_call(call, [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])], {
             "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
             "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}]})
@@ -346,7 +346,7 @@ def interfaces(account: Account) -> Role:
 
 
 def flow_log(account: Account) -> Role:
-    """The role by which the network's flow log is written."""
+    """The role that writes the network's flow log."""
     (written,) = account.resources("AWS::EC2::FlowLog", NETWORK_STACK).values()
     name, group = (account.text(NETWORK_STACK, written["Properties"][key])
                    for key in ("DeliverLogsPermissionArn", "LogGroupName"))
@@ -358,7 +358,7 @@ def flow_log(account: Account) -> Role:
 
 
 def endpoint(accounts: list[Account]) -> Role:
-    """The network's endpoint for S3, as a role that asks for what all actors do."""
+    """The network's endpoint for S3, as a role with the requests of all actors."""
     (made,) = accounts[0].resources("AWS::EC2::VPCEndpoint", NETWORK_STACK).values()
     role = Role(accounts[0], "endpoint")
     role.statements = list(accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"]))
@@ -372,7 +372,7 @@ def endpoint(accounts: list[Account]) -> Role:
 
 
 def roles_of(account: Account) -> list[Role]:
-    """All roles there are."""
+    """Returns all roles."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
     runs = [pool(account)] if account.is_external else [learner(account)] if account.has_instance else [
         coordinator(account), learner_function(account), machine(account)]
@@ -380,7 +380,7 @@ def roles_of(account: Account) -> list[Role]:
 
 
 def _credentials(account: Account) -> tuple[str, str]:
-    """Where the learner and the actors find their credentials for the cache."""
+    """Returns where the learner and the actors find their credentials for the cache."""
     told = account.variables()
     return told["NITRO_CACHE_CREDENTIAL"], told["NITRO_ACTOR_CREDENTIAL"]
 
@@ -401,7 +401,7 @@ def _need_logs(role: Role, function: Mapping[str, Any], stack: str) -> None:
 
 
 def _universe(account: Account) -> list[str]:
-    """ARNs of what is in the account: two experiments, with two runs each, and what they share."""
+    """Returns the ARNs of an account with two experiments of two runs each, and the shared resources."""
     told = account.variables()
     bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
     experiment = account.arns(STACK)

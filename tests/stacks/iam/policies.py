@@ -1,4 +1,4 @@
-"""What policies allow: IAM's decision for one request, as far as the templates use its language."""
+"""IAM's decision for one request, as far as the templates use its language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 Context = Mapping[str, tuple[str, ...]]
-"""What a request carries, by condition key."""
+"""Condition keys of a request, with their values."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Statement:
-    """Of a policy, with all references resolved."""
+    """A statement of a policy, with all references resolved."""
 
     sid: str
     effect: str
@@ -58,11 +58,11 @@ def is_allowed(statements: Iterable[Statement], request: Request) -> bool:
 
 
 def read_statement(written: Mapping[str, Any], resolve: Callable[[Any], str]) -> Statement:
-    """A statement as it stands in a template.
+    """Reads a statement of a template.
 
     Args:
-        written: With intrinsic functions.
-        resolve: Makes a text of a value.
+        written: The statement with its intrinsic functions.
+        resolve: Converts a value to text.
     """
     def texts(value: Any) -> tuple[str, ...]:
         return tuple(map(resolve, value if isinstance(value, list) else [value]))
@@ -93,7 +93,7 @@ def _holds(operator: str, key: str, values: Sequence[str], context: Context) -> 
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text fits a pattern with IAM's wildcards."""
+    """Whether a text matches a pattern with IAM's wildcards."""
     if "*" not in pattern and "?" not in pattern:
         return pattern == text
     return _compiled(pattern).fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""What a pool does with the role that it assumes, as a program to be read for its calls; it is never run."""
+"""A pool's use of the role that it assumes, as a program to be read for its calls; it never runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runtime.backends.aws.external import PoolBackend
 
 
 def main(experiment: Any, found: Any, directory: Any, run: Any) -> None:
-    """A pool from its opening to its end, as `runtime.pool.pool.ActorPool` uses a backend."""
+    """Opens, uses and closes a pool, as `runtime.pool.pool.ActorPool` uses a backend."""
     backend = PoolBackend(experiment, found)
     backend.fetch(directory)
     supplies = backend.supply(run)

@@ -1,4 +1,4 @@
-"""What calls ask IAM for, derived from their parameters."""
+"""Requests to IAM, derived from the parameters of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients are followed wherever code takes them, and what cannot be followed is an error."""
+"""The reader follows clients wherever code takes them, and reports an error if it cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ client = clients()
 
 
 def read(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> set[Call]:
-    """What ``entry`` of a module with that text calls."""
+    """Returns the calls of ``entry`` in a module with that text."""
     (folder / "program.py").write_text(HEAD + text)
     (folder / "runtime").symlink_to(calls.ROOT / "runtime")
     for module in ("tests.stacks.iam.calls", "stacks.staging"):

@@ -1,4 +1,4 @@
-"""What `make rehearse-all` saw of IAM: every answer holds, each right was needed, and another evaluator agrees."""
+"""IAM's decisions in `make rehearse-all`: every answer holds, each right was needed, and another evaluator agrees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request_of(one: Decision) -> Request:
 
 
 def with_less(statements: list[Statement], asked: Request) -> Iterator[tuple[str, list[Statement]]]:
-    """The policies without the action, and without each value of a condition that the request has."""
+    """Yields the policies without the action, and without each value of a condition that the request has."""
     yield asked.action, [one.without_action(asked.action) for one in statements]
     for operator, key, values in {condition for one in statements if one.covers(asked) for condition in one.conditions}:
         for value in set(asked.context.get(key, ())) & set(values):
@@ -85,7 +85,7 @@ def test_people_may_do_what_they_did_in_rehearsals_with_the_policy_of_the_docs()
 
 @needs_judges
 def test_another_evaluator_agrees_with_every_decision_and_notices_a_wrong_one() -> None:
-    """docs/decisions says which differences there are, and why: none."""
+    """The list of differences in docs/decisions is empty."""
     kept = json.loads(decisions.KNOWN.read_text())
     wrong = [{**one, "decisions": [[action, resource, context, not allowed]]}
              for one in kept for action, resource, context, allowed in one["decisions"][:1]]
