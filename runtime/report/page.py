@@ -134,7 +134,8 @@ def _verdict(group: RecordedGroup) -> str:
     targets = {run.settings.get("stop.target_return", "null") for run in group.runs}
     target = targets.pop() if len(targets) == 1 else "different for each run"
     if len(reasons) > 1:
-        return f"{reasons.count('target_return')} of {len(reasons)} seeds reached the target return ({target})"
+        return (f"{len(reasons)} seeds, no target return was set" if target == "null" else
+                f"{reasons.count('target_return')} of {len(reasons)} seeds reached the target return ({target})")
     ended = f"stopped by {reasons[0]}" if reasons and reasons[0] else "has not ended"
     if target == "null":
         return f"{ended}, no target return was set"
