@@ -1,4 +1,4 @@
-"""Which backend a run gets, and that a run needs no more of one than its port says."""
+"""Choosing a run's backend; a run needs nothing of a backend beyond its port."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def resolved(file: Path, *settings: str) -> ResolvedExperiment:
 
 
 class Lost(RunError):
-    """What another machine's records say when they are gone."""
+    """Raised when another machine's records are gone."""
 
 
 class Elsewhere(Keeping):
-    """A backend that only this test knows: another machine's records of a run, kept in a list."""
+    """A backend that only this test knows. It keeps another machine's records of a run in a list."""
 
     cost_basis = "metered"
 

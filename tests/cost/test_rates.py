@@ -1,4 +1,4 @@
-"""The modelled bill counts work: the same history costs the same, however fast the machine was."""
+"""The modelled bill counts work: the same history costs the same on any machine."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypa
             environment.can_save_episode, environment.cannot_save_reason, spanning_wrapper="", plain_because="",
             replay="reset")
 
-    # Trials take a minute for all of them, and change no rate.
+    # All trials together take a minute and change no rate.
     monkeypatch.setattr("runtime.training.preflight.try_environment", made)
     missing, looked_at = [], set()
     for path in shipped():
@@ -93,7 +93,7 @@ def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypa
 
 
 def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[str, Any]]:
-    """The rows of a run on a machine that is so many times as slow as another."""
+    """Returns the rows of a run on a machine ``slowness`` times as slow as another."""
     tmp_path.mkdir()
     experiment = make_experiment(evaluation={"every_rounds": 2}, learner={"instance_types": ["c7g.large"]})
     clock, cache, meter = ManualClock(), FakeCache(), make_meter(experiment)
@@ -157,7 +157,7 @@ def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tell
         concurrency = 1
 
         def start(self, invocations: list[Invocation]) -> None:
-            """Nothing to start."""
+            """Starts nothing."""
 
         def wait(self, timeout_s: float) -> list[Outcome]:
             return [Outcome("a", "ok", {"env_steps": 4, "replayed_steps": 0}, billed_s=9.0, cpu_s=1.0)]

@@ -1,4 +1,4 @@
-"""The phases of a start, added up: within minutes, and nothing is charged for what is not there yet."""
+"""The phases of a start, added up: a few minutes, and no charge for a resource before it exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_training_begins_within_minutes(cache: str, is_warm: bool, has_gpu: bool
 def test_the_instance_costs_from_its_launch_on() -> None:
     made = start(EXPECTED, cache_kind="serverless", is_warm=True, has_gpu=False)
     cache, *others = made.phases
-    # The function comes before the version that is kept warm.
+    # The function is created before the version that is kept warm.
     assert cache.usd == pytest.approx((0.11 * cache.expected_s - 0.01 * 90) / 3600)
     assert sum(phase.usd for phase in others) == pytest.approx(1.11 * (made.expected_s - cache.expected_s) / 3600)
     assert made.usd == pytest.approx(sum(phase.usd for phase in made.phases))
