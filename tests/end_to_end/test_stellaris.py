@@ -1,4 +1,4 @@
-"""Trainings whose learners are functions of Stellaris, with Nitro's boosting and serverless actors in the same file."""
+"""Training whose learners are functions of Stellaris, with Nitro's boosting and serverless actors in the same file."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,8 @@ from tests.helpers import bill_only, events, overrides, results_only, rounds, tr
 
 
 def virtual(tmp_path: Path) -> list[str]:
-    """Arguments for four learners in virtual time; small parts of a batch, so that there are enough gradients."""
+    """Returns arguments for four learners in virtual time, with small batch parts so that there are enough gradients.
+    """
     write_durations(tmp_path, start_s=[1.5, 2.5])
     return overrides(learner__kind="stellaris", learner__stellaris__place="virtual", stop__max_rounds=3,
                      learner__stellaris__durations=tmp_path / "durations.json", algorithm__ppo__minibatch_steps=32)
