@@ -1,4 +1,4 @@
-"""The keys of instances: what they resolve to, what is refused, and which layout a run takes if it is left open."""
+"""The keys of instances: their resolved values, refusals, and the layout that a run uses if none is set."""
 
 from __future__ import annotations
 
