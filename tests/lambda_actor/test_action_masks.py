@@ -1,4 +1,4 @@
-"""Environments that say which actions are allowed: no other is chosen, and what is recorded says so."""
+"""Environments that say which actions are allowed: actors choose no others, and record the masks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def played(environment: Any, steps: int = 60, **options: Any) -> Fragment:
 def test_no_forbidden_action_is_chosen(kwargs: dict[str, Any]) -> None:
     environment = made(**kwargs)
     fragment = played(environment)
-    # The environment raises at one.
+    # The environment raises at a forbidden action.
     assert isinstance(fragment, Fragment) and fragment.action_masks is not None
     assert environment.spaces.has_action_mask
     assert fragment.action_masks.shape == (60, sum(environment.spaces.choice_counts))
@@ -117,7 +117,7 @@ def test_the_message_has_masks_only_if_there_are_some() -> None:
         assert ("action_masks" in played(make_environment(environment_id), 5).fields()) == is_there
 
 
-# When the environment is tried
+# During the environment's trial
 
 
 @BY_WAY

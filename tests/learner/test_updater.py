@@ -1,4 +1,4 @@
-"""The updater that trains in place does what its learner does, and nothing else."""
+"""The updater that trains in place does what its learner does, and nothing more."""
 
 from __future__ import annotations
 
