@@ -126,7 +126,7 @@ def joined(*batches: Batch) -> Batch:
 def descend_plainly(learner: ActorCritic) -> None:
     """Plain gradient descent in place of Adam: a parameter changes by learning rate × gradient."""
     for name, trained in learner.trained.items():
-        # A new network, because compiled steps are always Adam's.
+        # With autograd, because the compiled steps of `is_by_hand` are always Adam's.
         learner.trained[name] = plain = TrainedNetwork(trained.network, learning_rate=1.0)
         plain.optimizer = PlainDescent(plain.values, plain.gradient, learning_rate=1.0)
 

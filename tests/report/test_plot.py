@@ -1,4 +1,4 @@
-"""The picture of `plot`: which lines it has, and which pictures are refused."""
+"""The picture of `plot`: its lines, and refused pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.report.records import a_run, some_seeds
 
 
 def texts(picture: Path) -> list[str]:
-    """Every text of an SVG: matplotlib draws letters, and leaves the words as comments beside them."""
+    """Returns every text of an SVG. Matplotlib draws the letters, and leaves the words as comments next to them."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
     tree = ElementTree.parse(picture, parser)
     return [" ".join((node.text or "").split()) for node in tree.iter() if node.tag is ElementTree.Comment]

@@ -40,7 +40,7 @@ ROUND = {"round_cost_usd": 10.0, "actors_cost_usd": 4.0, "learner_cost_usd": 3.0
 
 
 def test_dollars_of_a_round_and_of_a_step() -> None:
-    """A quarter of what stands is for the update; by the clock half of it; where actors are free, all but a tenth."""
+    """A quarter of the fixed cost is for the update; by the clock half of it; if actors are free, all but a tenth."""
     assert dollars([row(**ROUND)] * 3, is_by_the_clock=False) == pytest.approx((5.0, 5.0 / 2048))
     assert dollars([row(**ROUND)], is_by_the_clock=True) == pytest.approx((4.0, 6.0 / 2048))
     on_learner = ROUND | {"actors_cost_usd": 0.0, "provisioned_cost_usd": 0.0, "round_cost_usd": 4.0}

@@ -1,4 +1,4 @@
-"""Callbacks: what they are told and when, what they may do to a run, and what becomes of one that raises."""
+"""Callbacks: the calls that they receive and when, their effects on a run, and the handling of one that raises."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_one_that_raises_the_difficulty_goes_on_after_kill_9_as_if_nothing_had_b
     for folder in (whole, killed):
         folder.mkdir()
     changes = {"stop": {"max_rounds": 6}}
-    # The same arguments in both: they are part of what a run is.
+    # The same arguments in both, since they are part of a run's identity.
     longer = {"tests.callbacks.Longer": {"kill_in": 4, "flag": "flag"}}
     (whole / "flag").touch()
     assert run_command("train", str(written(whole, longer, **changes)), "--out", "run", cwd=whole).returncode == 0
