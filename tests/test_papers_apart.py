@@ -23,7 +23,7 @@ MINIONSRL = (*PAPERS, "runtime/scaler/minions.py", "runtime/scaler/minions_setti
              "tests/scaler/schedulers.py",
              "tests/scaler/test_minions.py", "tests/scaler/test_minions_adapt.py")
 STILL_IN_THE_WAY = {
-    "tests/config/test_unused.py": "has an example of each kind's settings, imported from where it stands",
+    "tests/config/test_unused.py": "has an example of each kind's settings, imported from its own module",
     "tests/scaler/test_every_kind.py": "makes a scheduler for the kind that needs one",
 }
 """Names that reach MinionsRL's parts without the registry."""

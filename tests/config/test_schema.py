@@ -742,7 +742,7 @@ def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, A
     try:
         resolved = load_experiment(path, is_of_run=True).resolved()
     except ExperimentError as error:
-        assert "is not allowed" not in str(error), "drawn from what is allowed"
+        assert "is not allowed" not in str(error), "drawn from the allowed values"
         return
     assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved() == resolved
 

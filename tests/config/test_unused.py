@@ -78,7 +78,7 @@ def test_no_run_of_another_kind_reads_a_key_of_a_kind(section: str) -> None:
         found = never_read(experiment)
         expected = [path for path in LEAVES if path.startswith(f"{section}.") and readers(path)]
         assert [path for path in expected if kind not in readers(path) and path not in found] == []
-        assert len(found) == len(set(found)), "none is told twice"
+        assert len(found) == len(set(found)), "none is reported twice"
         assert {*found, *(key for one in unused(experiment) for key in one.deciders)} <= set(LEAVES)
 
 

@@ -226,7 +226,7 @@ def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_lear
     fleet = CountingLearner(Ended(), times, timeout_s=60.0)  # type: ignore[arg-type]
     fleet.start([Invocation(f"{job}", {"slot": job % 2, "published_versions": [1, 2]}) for job in range(3)])
     assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx(
-        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]), "who failed starts again"
+        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]), "failed actors start again"
     assert times.update_s(192, 99.0) == pytest.approx(7.0 + gradient_s + 2 * init_s + 3 * handle_s)
     assert times.update_s(192, 99.0) == pytest.approx(5 * (gradient_s + handle_s) + handle_s), "nine, expected"
     times.took(0.01, 0)

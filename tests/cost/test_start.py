@@ -22,7 +22,7 @@ def test_training_begins_within_minutes(cache: str, is_warm: bool, has_gpu: bool
     made = start(EXPECTED, cache_kind=cache, is_warm=is_warm, has_gpu=has_gpu)
     assert 60 < made.expected_s <= 60 * minutes
     assert all(phase.limit_s >= 2 * phase.expected_s for phase in made.phases)
-    assert sum(phase.limit_s for phase in made.phases) < MISSING_S, "the part that fails is named before silence is"
+    assert sum(phase.limit_s for phase in made.phases) < MISSING_S, "a failing part is named before a silent one"
 
 
 def test_the_instance_costs_from_its_launch_on() -> None:

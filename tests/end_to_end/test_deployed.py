@@ -238,7 +238,7 @@ def _check_ledger(entry: Entry, ended: dict[str, Any]) -> None:
     assert entry.burn_usd_per_hour == pytest.approx(
         0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR)
     assert abs(entry.covered_until_s - time.time()) < 600
-    assert entry.stop_event == "", "its actors were told"
+    assert entry.stop_event == "", "its actors were notified"
 
 
 def _check_metrics(account: Account, rows: list[dict[str, Any]]) -> None:
@@ -291,7 +291,7 @@ def test_asynchronous_rounds_are_covered_by_the_ledger_and_go_on_from_the_bucket
     first = account.start(tmp_path / "first", text=text)
     wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")
     entry = account.entry
-    assert entry.covered_until_s > time.time(), "a round's end is promised before it begins"
+    assert entry.covered_until_s > time.time(), "a round's end is reserved before it begins"
     assert 0.0 < entry.reserved_usd < 1.0
     first.kill()
     finish(first)
@@ -326,7 +326,7 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
     assert "ended.json" not in account.names()
 
     rows = finished_rounds(tmp_path / "newer")
-    wait_for(lambda: finished_rounds(tmp_path / "newer") > rows, "the newer one to go on")
+    wait_for(lambda: finished_rounds(tmp_path / "newer") > rows, "the newer one to continue")
     newer.send_signal(signal.SIGTERM)
     code, printed = finish(newer)
     assert code == 143, printed

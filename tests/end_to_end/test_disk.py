@@ -234,7 +234,7 @@ def test_wherever_it_is_killed_the_next_process_makes_the_same_history(tmp_path:
                 tried.add(state)
                 check(Machine.found(tmp_path / f"{number}-{place}" / "run", is_deployed, left, objects), left, expected,
                       f"{moment}, {place}")
-    assert len(moments) > 200 and len(tried) > 90, "what a run does was not seen"
+    assert len(moments) > 200 and len(tried) > 90, "the run's operations were not recorded"
 
 
 def digest(files: Mapping[str, bytes]) -> int:

@@ -105,7 +105,7 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
     wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
     if len(os.sched_getaffinity(0)) > 1:
         mine = [os.sched_getaffinity(one) for one in instances_of(process)]
-        assert len(mine) == 2 and not mine[0] & mine[1], "each has cores of its own"
+        assert len(mine) == 2 and not mine[0] & mine[1], "each has its own cores"
     kill_in_rounds(process, out, random.Random(0))
     assert "instance_replaced" in {event["event"] for event in events(out)}
     resumed = train(file, out, *INSTANCES, "--resume")
@@ -165,7 +165,7 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert len(rows) == 60
     assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
-    assert max(row["staleness_max"] for row in rows) > 0, "actors went on while trainers trained"
+    assert max(row["staleness_max"] for row in rows) > 0, "actors continued while trainers trained"
     # Both are measured by the clock. Only the bill includes time between rounds.
     seconds = sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
     assert sum(row["modelled_round_s"] for row in rows) == pytest.approx(seconds, rel=0.2)

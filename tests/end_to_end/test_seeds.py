@@ -131,12 +131,12 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
     assert resumed.returncode == 0, resumed.stderr
     for seed in (3, 4):
         assert results_only(rounds(out / f"seed-{seed}")) == results_only(rounds(two / f"seed-{seed}"))
-    assert files(out / "seed-3") == kept, "a finished seed is kept as it is"
-    assert spent_usd <= summary(out)["spent_usd"] <= 1.0, "what was spent before the kill counts"
+    assert files(out / "seed-3") == kept, "a finished seed does not change"
+    assert spent_usd <= summary(out)["spent_usd"] <= 1.0, "spending before the kill counts"
     assert summary(out)["spent_usd"] == spent_units(out) / 2**36
     done = files(out)
     assert train(experiment, out, *TWO, "--resume", *SHORT).returncode == 0
-    assert files(out) == done, "where all are finished, nothing is done"
+    assert files(out) == done, "if all are finished, nothing is done"
     assert summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
 
 

@@ -33,7 +33,7 @@ def test_boosting_learner_functions_and_actors_train_together_and_again_after_ki
     assert all(row["gradient_staleness_mean"] > 0.0 and row["truncated_fraction"] > 0.0 for row in found)
     assert found[0]["staleness_bound"] is None and found[-1]["staleness_bound"] >= 1
     assert "grads" in done.stdout and "stale" in done.stdout
-    assert 0.0 < found[1]["modelled_learn_s"] < 0.68**-1 * 0.07 * found[1]["gradients"], "virtual, beside one another"
+    assert 0.0 < found[1]["modelled_learn_s"] < 0.68**-1 * 0.07 * found[1]["gradients"], "in parallel, in virtual time"
 
     process = start(experiment, killed, *arguments)
     wait_for(lambda: finished_rounds(killed) >= 2 and any((killed / ".updates").glob("*-gradient-2-*")), "an update")

@@ -116,7 +116,7 @@ def test_environments_in_lock_step_change_nothing(
     assert bill_only(found) == bill_only(expected)
     vectors = [yaml.safe_load((run / "config.yaml").read_text())["environment"]["vector"]
                for run in (tmp_path / "run", reference)]
-    assert vectors == [vector, 3], "six actors at most are three for each of two processes"
+    assert vectors == [vector, 3], "at most six actors: three for each of two processes"
 
 
 def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Pa
     assert results_only(rounds(out)) == results_only(rounds(reference))
     [started] = events(out, "run_started")
     assert started["server"].startswith("none")
-    assert "server" not in events(reference, "run_started")[0], "nobody needs to know the socket of the run's own"
+    assert "server" not in events(reference, "run_started")[0], "the run's own socket is not worth recording"
 
 
 def test_another_seed_and_initial_deviation_change_everything(

@@ -75,7 +75,7 @@ def test_any_file_with_any_workload(
     assert experiment.environment.clip_rewards == (preprocessing == "atari")
     assert experiment.algorithm.chosen.normalize_observations == (network == "mlp")
     assert experiment.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
-    assert f"  id: {environment}\n" in shown, "what differs from the defaults is printed"
+    assert f"  id: {environment}\n" in shown, "settings that differ from the defaults are printed"
     rows = rounds(out)
     assert [row["round_index"] for row in rows] == [1, 2, 3]
     assert summary(out)["env_steps_total"] == sum(row["env_steps"] for row in rows) >= 3 * 2 * 16

@@ -116,7 +116,7 @@ def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
     # The first episode only: the reset, 1 to 30 idle frames, and four frames for each of twelve steps.
     assert 1 + 1 + 48 <= len(frames) == video.frames <= 1 + 30 + 48
     assert len({frame.tobytes() for frame in frames}) > 5
-    assert np.ptp(frames[-1], axis=-1).max() > 100, "it is grey"
+    assert np.ptp(frames[-1], axis=-1).max() > 100, "it is gray"
     assert list(tmp_path.iterdir()) == [path]
 
 

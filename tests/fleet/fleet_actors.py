@@ -66,7 +66,7 @@ class Actors:
         while missing:
             assert time.monotonic() < deadline, f"waited in vain for {missing}"
             for outcome in self.fleet.wait(1.0):
-                assert outcome.invocation_id in missing, f"{outcome} was not asked for, or comes twice"
+                assert outcome.invocation_id in missing, f"{outcome} was not requested, or came twice"
                 missing.remove(outcome.invocation_id)
                 found[outcome.invocation_id] = outcome
         return found

@@ -108,7 +108,7 @@ def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(path: Path, answer
     assert found.gpus == ()
     assert said in found.problem
     assert found.problem.startswith("nvidia-smi: ") and "\n" not in found.problem
-    assert choose_backend(found, "auto", 2) == ("cores", found.problem), "it is told, and the run goes on"
+    assert choose_backend(found, "auto", 2) == ("cores", found.problem), "it is reported, and the run continues"
     assert said in refusal(found, "mps", 2)
 
 
@@ -139,7 +139,7 @@ def topology(folder: Path, packages: int, cores: int) -> Path:
 def test_threads_of_a_core_stand_side_by_side_and_processors_one_after_the_other(tmp_path: Path) -> None:
     folder = topology(tmp_path, 2, 2)
     assert order_cores(range(8), folder) == (0, 4, 1, 5, 2, 6, 3, 7)
-    assert order_cores({7, 1, 5}, folder) == (1, 5, 7), "those that may be used"
+    assert order_cores({7, 1, 5}, folder) == (1, 5, 7), "the usable cores"
     assert order_cores({3, 1}, tmp_path / "none") == (1, 3)
 
 

@@ -93,7 +93,7 @@ def test_closing_ends_daemon_and_server_and_keeps_the_logs(daemon: MpsDaemon, ru
     for _ in range(2):
         daemon.close()
         assert not daemon.is_alive
-        assert not any(map(is_alive, processes)), "a server goes by `quit` alone"
+        assert not any(map(is_alive, processes)), "a server ends only by `quit`"
     assert [path.name for path in run_directory.iterdir()] == ["mps"]
 
 

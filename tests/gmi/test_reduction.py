@@ -336,7 +336,7 @@ def test_who_leaves_in_order_disturbs_nobody(meshes: list[Mesh]) -> None:
     arrived = [memoryview(bytearray(6)) for _ in range(2)]
     in_threads(lambda: first.exchange({}, {1: arrived[0], 2: arrived[1]}),
                lambda: third.exchange({0: memoryview(b"from 2")}, {}))
-    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], "what it has sent before still arrives"
+    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], "earlier messages still arrive"
     with pytest.raises(RunError, match="has left"):
         first.exchange({}, {1: arrived[0]})
 

@@ -82,7 +82,7 @@ def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_t
                               (3, [1, 2, 4, 7]), (2, [1, 2, 4, 8, 10])], "8 have the same largest share as 7: three"
     assert layouts(1, 8) == layouts(1, 1) == [(1, [1])]
     assert layouts(2, 64) == [(1, [1, 2]), (2, [1])]
-    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], "as many as a file may ask for"
+    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], "the most that a file may request"
 
 
 def test_points_are_told_in_the_order_in_which_they_were_measured() -> None:
@@ -151,7 +151,7 @@ def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None
                           fragment_steps=50, instances_max=3)
     speeds = {point.instances: point.samples_per_s for point in found.points}
     assert speeds == {1: 100.0, 3: pytest.approx(8 * 50 / (3 * 50 / 100 + 1)), 2: pytest.approx(
-        2 * 100 / (1 + 1.0 / (4 * 50 / 100)))}, "of even shares the paper's: top · n / (1 + COM / (BW · T))"
+        2 * 100 / (1 + 1.0 / (4 * 50 / 100)))}, "with even shares, the paper's: top · n / (1 + COM / (BW · T))"
     assert found.layout == Layout(3, 1, "har")
 
 
@@ -169,7 +169,7 @@ def test_what_is_given_is_all_that_is_measured() -> None:
     assert layouts(20, 8, None, 2) == [(count, [2]) for count in (1, 7, 5, 4, 3, 2)]
     found = search_layout(lambda *_: profile(100), actors=20, fragment_steps=10, instances_max=2, instances=4,
                           environments=5)
-    assert places(found) == [(4, 5)], "more than there are cores, too"
+    assert places(found) == [(4, 5)], "also more than the cores"
 
 
 def again(*speeds: Sequence[float]) -> tuple[list[float], list[int]]:
@@ -245,6 +245,6 @@ def test_the_rows_and_the_stop_are_those_of_algorithm_2(monkeypatch: pytest.Monk
     found = search(ant, [(instances, NUM_ENVS) for instances in range(10, 0, -1)], estimate)
     assert places(found) == algorithm_2(ant, SATURATION)
     assert {environments for instances, environments in places(found) if instances == 1} == set(NUM_ENVS[:-1]), (
-        "8,192 are measured, and are too much")
+        "8,192 are measured, and are too many")
     assert any(point.profile is None for point in found.points)
     assert found.best is not None and 3 <= found.best.instances < 10

@@ -230,7 +230,7 @@ def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_ar
     made.machine.answer = dies_once
     made.update()
     assert [one.event["group"]["name"] for one in made.machine.started] == ["1", "1", "2", "2"]
-    assert made.updater._meeting.check(["1/called-off"]), "so that nobody waits for a member that does not come"
+    assert made.updater._meeting.check(["1/called-off"]), "so that no member waits for one that never comes"
     assert made.machine.abandoned == [made.machine.started[0].invocation_id]
     assert made.events.errors == ["killed by SIGKILL"]
     assert made.updater.weights() == made.version_1

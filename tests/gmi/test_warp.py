@@ -200,7 +200,7 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     (own,), simulated = rounds(tmp_path / "own"), rounds(undisturbed)[0]
     for key in ("value_loss", "entropy", "kl"):
         assert simulated[key] == pytest.approx(own[key], rel=2e-2)
-    assert simulated["value_loss"] != own["value_loss"], "another simulator rounds otherwise"
+    assert simulated["value_loss"] != own["value_loss"], "simulators round differently"
     process = start(file, out, 2)
     killed = []
     for round_index in range(1, 4):

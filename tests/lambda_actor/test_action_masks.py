@@ -45,7 +45,7 @@ def test_no_forbidden_action_is_chosen(kwargs: dict[str, Any]) -> None:
     assert fragment.action_masks.shape == (60, sum(environment.spaces.choice_counts))
     assert 0.3 < fragment.action_masks.mean() < 0.9
     assert environment.spaces.are_allowed(fragment.actions, fragment.action_masks)
-    assert fragment.observations.shape == (60, 2), "the mask is not seen"
+    assert fragment.observations.shape == (60, 2), "the policy does not see the mask"
     assert len({*map(bytes, fragment.action_masks)}) > 20, "each step's own"
 
 

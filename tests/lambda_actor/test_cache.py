@@ -72,7 +72,7 @@ def test_whom_nobody_expects_is_late(cache: TrajectoryCache, raw: redis.Redis, r
     cache.expect([])
     assert cache.submit("stranger", b"x") == LATE
     assert cache.take("stranger") is None
-    assert keys_of(raw, run_id) == set(), "nothing of it is stored"
+    assert keys_of(raw, run_id) == set(), "none of it is stored"
 
 
 def test_whom_nobody_awaits_any_more_is_late(cache: TrajectoryCache) -> None:

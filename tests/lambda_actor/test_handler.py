@@ -497,7 +497,7 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
     cut_and_uncut: dict, environment_id: str
 ) -> None:
     parts, uncut = cut_and_uncut[environment_id]
-    assert not (uncut["terminated"] | uncut["truncated"]).any(), "this test wants one episode that is not over"
+    assert not (uncut["terminated"] | uncut["truncated"]).any(), "this test needs one open episode"
     for name in ("observations", "actions", "rewards", "terminated", "truncated"):
         joined = np.concatenate([part[name] for part in parts])
         assert joined.tobytes() == uncut[name].tobytes(), name
@@ -513,7 +513,7 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
 def test_the_cut_episodes_are_worth_comparing(cut_and_uncut: dict, environment_id: str) -> None:
     parts, uncut = cut_and_uncut[environment_id]
     assert [wire.field_text(part["continued_episode"]) for part in parts] == ["", "episode-0", "episode-1"]
-    assert len({part["log_probs"].tobytes() for part in parts}) == 3, "each fragment has noise of its own"
+    assert len({part["log_probs"].tobytes() for part in parts}) == 3, "each fragment has its own noise"
     assert len(np.unique(uncut["rewards"])) > CUT_STEPS
     assert uncut["actions"].std(axis=0).max() > 5e-3, "the policy reacts to what it sees"
     assert np.abs(uncut["actions"]).max() > 0.05

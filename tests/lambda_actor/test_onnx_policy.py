@@ -156,7 +156,7 @@ def test_an_episode_that_another_actor_continues_goes_on_exactly(is_replayed: bo
     other = roll_out(environments(is_replayed), remembering(is_replayed), fragment_steps=5, **(WHERE | {"slot": 1}),
                      open_episode=forgetful)
     if not is_replayed:
-        assert other.actions.tobytes() != second.actions.tobytes(), "what it remembers counts"
+        assert other.actions.tobytes() != second.actions.tobytes(), "its memory matters"
 
 
 def test_the_state_is_zero_when_an_episode_starts() -> None:

@@ -89,7 +89,7 @@ def test_outputs_are_equal(name: str, network: str) -> None:
     outputs = np.array([policy.outputs(observation) for observation in observations])
     assert (outputs.dtype, outputs.shape) == (np.float32, (20, spaces.output_size))
     np.testing.assert_allclose(outputs, expected, rtol=0.0, atol=1e-4)
-    assert np.abs(expected).mean() > 0.05, "outputs near 0 would be equal whatever is computed"
+    assert np.abs(expected).mean() > 0.05, "outputs near 0 would always be equal"
     assert expected.std(axis=0).min() > 0.01, "outputs must depend on the observation"
 
 

@@ -184,7 +184,7 @@ def test_replayed_episodes_go_on_in_lock_step_in_whatever_environment() -> None:
                                        open_episode=request.open_episode))
             assert one.replayed_steps == 4
     fresh = roll_out_together(environments, policy, requests_of(3), fragment_steps=8)
-    assert [one.replayed_steps for one in fresh] == [0, 0, 0], "those of an earlier fragment do not count"
+    assert [one.replayed_steps for one in fresh] == [0, 0, 0], "an earlier fragment's replays do not count"
 
 
 class Whimsical(StatefulCounter):
@@ -357,7 +357,7 @@ def test_events_that_are_not_alike_are_served_one_group_after_the_other(
     assert answers == [handler(one, None) for one in events]
     assert together == brought(cache, 8)
     assert [answer["invocation_id"] for answer in answers] == [one["invocation_id"] for one in events]
-    assert sum(data is None for data in together) == 1, "the one that warms brings nothing"
+    assert sum(data is None for data in together) == 1, "the prewarmed one submits nothing"
 
 
 def test_without_a_cache_each_answer_holds_its_own_trajectory(event: dict[str, Any]) -> None:

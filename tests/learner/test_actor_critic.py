@@ -194,7 +194,7 @@ def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, ki
     np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
     assert np.abs(flat(here.tensors)).max() > 0.0
     assert_same(everything(learner), before)
-    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, "the optimiser is not part of a snapshot"
+    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, "the optimizer is not part of a snapshot"
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)

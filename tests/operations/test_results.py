@@ -55,7 +55,7 @@ def test_a_downloaded_run_can_be_evaluated_and_gone_on_with(aws: Account, traine
     assert re.search(r"first +3 +[\d.,-]+ +\$0\.\d{4} +\d{4}-\d\d-\d\d \d\d:\d\d +max_rounds", text)
     out = aws.tmp_path / "runs" / "hopper-first"
     found = files_of(out)
-    assert b"stopped by" in found["report.html"], "made anew: a learner could have put any script into its own"
+    assert b"stopped by" in found["report.html"], "made here, since a learner's own could contain any script"
     assert found == {**files_of(trained), "ended.json": keep_bytes(aws, bucket, "ended.json"),
                      "report.html": found["report.html"]}
     assert "secret" not in text

@@ -81,7 +81,7 @@ def test_all_ways_have_the_batch_of_fixed_actors_and_a_cache_holds_what_a_messag
 def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(environment):
     own, without = predicted(environment)[:2]
     assert (without.way.changes, without.way.kind) == (NO_CACHE, own.way.kind)
-    assert own.start_s - without.start_s == pytest.approx(210.0), "300 s until a cache is there, 90 s a function"
+    assert own.start_s - without.start_s == pytest.approx(210.0), "300 s for a cache, 90 s for a function"
     assert without.usd < own.usd
     for changes in (("actor.fragment_steps=65536",), ("cache.kind=none",), ("fleet.kind=local", "cache.kind=learner")):
         assert NO_CACHE not in [one.way.changes for one in predicted(environment, changes=changes)]

@@ -65,7 +65,7 @@ def test_wrappers_and_arguments_are_code_too(run: Path, section: dict[str, objec
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
     with pytest.raises(ExperimentError, match=rf"environment.{next(iter(section))} = .* of a downloaded run is code"):
         load_policy(run)
-    assert load_policy(run, environment=OWN).environment_id == OWN, "what the download says of its own is not used"
+    assert load_policy(run, environment=OWN).environment_id == OWN, "the download's own value is not used"
     assert not Path("imported").exists()
 
 

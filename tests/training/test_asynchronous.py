@@ -191,7 +191,7 @@ class Rig:
         self.is_shielded = was_shielded
 
     def _before_replay(self) -> None:
-        assert not self.fleet.has_ended, "what has arrived comes first"
+        assert not self.fleet.has_ended, "arrived trajectories come first"
 
     def save_ledger(self) -> None:
         self.ledgers.append(self.clock())
@@ -206,7 +206,7 @@ class Rig:
         assert self.is_shielded
         taken_in = {one for one in self.fleet.returned if one not in self.sampler.in_flight}
         accepted = (taken_in & self.fleet.accepted.keys()) - self.unusable
-        assert accepted <= set(self.trained_ids()), "all that was taken in is trained on before the row is written"
+        assert accepted <= set(self.trained_ids()), "all accepted trajectories are trained on before the row is written"
         self.disk.rows = [old for old in self.disk.rows if old["round_index"] < row["round_index"]]
         self.disk.rows.append(row)
         self.disk.checkpoint = copy.deepcopy(checkpoint)
@@ -659,7 +659,7 @@ def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_
     assert rig.loop.run() == "budget"
     assert len(rig.disk.rows) > 3
     assert len(rig.events("budget_exhausted")) == 1
-    assert set(rig.fleet.accepted) == set(rig.trained_ids()), "nothing that came is lost"
+    assert set(rig.fleet.accepted) == set(rig.trained_ids()), "no arrived trajectory is lost"
     assert not rig.events("actors_abandoned")
     # The rest would not have paid for another round.
     assert rig.experiment.budget.usd - rig.meter.spent_usd < worst_case_usd(smallest, scaler=scaler)
@@ -802,7 +802,7 @@ def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_do
     scores = rig.column("boosting_score")
     assert scores[0] == 1.0
     assert scores[1] is None
-    assert rig.column("actor_count_wanted")[:2] == [6, 2], "until it is known, what is due anyway"
+    assert rig.column("actor_count_wanted")[:2] == [6, 2], "until the decision, only the trajectories that are due"
     assert 1.0 in scores[2:]
     assert_settled(rig)
 
@@ -836,7 +836,7 @@ def test_samples_are_the_rounds_newest(tmp_path: Path):
     rig.loop.run()
     (samples,) = kept
     last = np.concatenate([batch.rewards.reshape(-1) for batch in rig.learner.batches[-2:]])
-    assert np.array_equal(samples.advantages, last.astype(np.float32)), "as few updates as hold subset_size samples"
+    assert np.array_equal(samples.advantages, last.astype(np.float32)), "the fewest updates with subset_size samples"
 
 
 # Unplanned ends

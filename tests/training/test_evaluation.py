@@ -78,7 +78,7 @@ def test_sampled_actions_follow_from_the_seed_and_are_not_the_best_ones() -> Non
     assert sampled[0] != Evaluator(environment, 4, seed=4)(weights)
     certain = weights_for(environment, gain=1e6)
     assert (Evaluator(environment, 4, seed=4, is_stochastic=True)(certain)
-            == Evaluator(environment, 4, seed=4)(certain)), "of the same start states"
+            == Evaluator(environment, 4, seed=4)(certain)), "from the same start states"
 
 
 def test_a_policy_of_other_spaces_is_no_fault_of_the_environment() -> None:

@@ -32,7 +32,7 @@ def test_what_an_earlier_run_did_not_use_goes_to_the_later_ones() -> None:
 def test_a_run_that_was_killed_keeps_its_share() -> None:
     """The run's own spending is part of its share, wherever it stopped."""
     assert fair_share_usd(3.0, finished_usd=1.0, others_usd=1.0, unfinished=2) == 1.0
-    assert fair_share_usd(3.0, finished_usd=1.0, others_usd=2.5, unfinished=2) == 0.5, "others went further already"
+    assert fair_share_usd(3.0, finished_usd=1.0, others_usd=2.5, unfinished=2) == 0.5, "others have already spent more"
     assert fair_share_usd(3.0, finished_usd=4.0, others_usd=4.0, unfinished=1) == 0.0, "the budget was lowered"
 
 

@@ -285,7 +285,7 @@ def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_
     rig = Rig(tmp_path, returns=[3.0, 7.0, 7.0, 5.0], stop={"max_rounds": 8}, evaluation={"every_rounds": 2})
     rig.run()
     assert [best and (best.return_mean, best.round_index) for best in rig.bests] == [
-        None, None, (3.0, 2), (3.0, 2), (7.0, 4), (7.0, 4), (7.0, 4), (7.0, 4)], "of equal ones the first"
+        None, None, (3.0, 2), (3.0, 2), (7.0, 4), (7.0, 4), (7.0, 4), (7.0, 4)], "the first of equal ones"
     assert rig.bests[-1].weights == rig.evaluator.weights[1] != rig.policies[-1]
     both = Rig(tmp_path, returns=[9.0, 5.0], stop={"max_rounds": 2}, evaluation={"every_rounds": 1})
     both.run()
@@ -719,7 +719,7 @@ def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(tmp_path_factory: 
     again.loop.restore(rig.checkpoints[-1])
     assert again.loop.checkpoint().values["phases"] == rig.checkpoints[-1].values["phases"]
     assert again.run() == "budget"
-    assert again.rows == [], "what was learned of limits goes on"
+    assert again.rows == [], "learned limits are kept"
 
 
 @pytest.mark.parametrize("too_long_s", [3.5, 100.0])
@@ -822,7 +822,7 @@ def test_an_evaluation_costs_what_does_not_fit_into_the_wait_for_actors(tmp_path
     first, second, last = rig.rows
     assert (first["evaluate_s"], second["evaluate_s"], last["evaluate_s"]) == (None, 0.5, 1.0)
     assert second["modelled_evaluate_s"] == 0.0, "beside the actors"
-    assert last["modelled_evaluate_s"] == 0.5, "nothing is beside the last one"
+    assert last["modelled_evaluate_s"] == 0.5, "nothing runs next to the last one"
     assert second["round_s"] == pytest.approx(second["collect_s"] + second["learn_s"] + 0.5), "it was waited for here"
 
 
@@ -937,7 +937,7 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: 
     rest.run()
     assert whole.bests[-1].return_mean == 2.0, "of round 3"
     assert rest.loop.best == whole.bests[-1]
-    assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios tell rounds apart"
+    assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios distinguish rounds"
     assert rest.rows == whole.rows[after:]
     assert [i.event for i in rest.fleet.started] == [
         i.event for i in whole.fleet.started if i.event["round_index"] > after]

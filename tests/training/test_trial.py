@@ -287,7 +287,7 @@ def test_what_shares_something_within_a_process_is_not_played_in_lock_step(tmp_p
     assert "one environment at a time, as two share something: the episode of seed" in tried.warnings["vector"]
     assert experiment.environment.vector == 1
     alone, experiment = preflight(load_experiment(path, ["environment.vector=1"]).resolved())
-    assert alone.warnings == {}, "what is never done is not tried"
+    assert alone.warnings == {}, "unused features are not tried"
 
 
 class Single(StatefulCounter):
@@ -338,7 +338,7 @@ def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
     assert evaluated.returncode == 0, evaluated.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) >= 6, "here, replayed here and elsewhere, two actors, two evaluations"
-    wait_for(lambda: not any(map(is_alive, pids)), "what the environments have started to end")
+    wait_for(lambda: not any(map(is_alive, pids)), "the environments' programs to end")
 
 
 @pytest.mark.parametrize(("environment_id", "told"), [

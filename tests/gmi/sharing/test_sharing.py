@@ -265,7 +265,7 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(tm
 
 def test_trainers_take_what_is_near_or_else_what_is_left(tmp_path: Path, migrator: Migrator) -> None:
     assert routes([5, 5, 5, 5], [0, 0, 0, 0], [0, 0]) == {0: [0, 2], 1: [1, 3]}, "in turn"
-    assert routes([9, 2, 2, 2, 2, 2], [0] * 6, [0, 0]) == {0: [0], 1: [1, 2, 3, 4, 5]}, "whoever has fewer steps"
+    assert routes([9, 2, 2, 2, 2, 2], [0] * 6, [0, 0]) == {0: [0], 1: [1, 2, 3, 4, 5]}, "the one with fewer steps"
     assert routes([5, 5, 5], [1, 1, 1], [0, 1]) == {1: [0, 1, 2]}, "on their device"
     assert routes([5, 5, 5], [2, 2, 1], [0, 1]) == {0: [0], 1: [1, 2]}, "no trainer is on device 2"
     assert list(routes([1, 9], [1, 0], [0, 1])) == [0, 1], "the first instance is rank 0, whatever it takes"
