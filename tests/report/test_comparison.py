@@ -15,7 +15,7 @@ from tests.report.records import a_run, some_seeds
 
 
 def table(*paths: Path, columns: int = 200) -> dict[str, list[str]]:
-    """Returns the cells of each labelled line, at least two spaces apart."""
+    """Returns the cells of each labeled line, at least two spaces apart."""
     lines = comparison_lines(read_comparable(paths), columns)
     return {label: [cell for cell in line[22:].split("  ") if cell] for line in lines if (label := line[:20].strip())}
 
