@@ -1,4 +1,4 @@
-"""Callbacks for tests, by their import paths, and an environment whose difficulty one of them raises."""
+"""Callbacks for tests, used by import path, and an environment whose difficulty one of them raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.environments import StatefulCounter
 
 
 class Noting(Callback):
-    """Notes what it is told, and counts the rounds."""
+    """Records its calls and counts the rounds."""
 
     def __init__(self, name: str = "") -> None:
         self.name, self.told, self.rounds = name, [], 0
@@ -36,7 +36,7 @@ class Noting(Callback):
 
 
 class Stopping(Callback):
-    """Stops the run after a round."""
+    """Stops the run after one round."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -98,7 +98,7 @@ class Raising(Callback):
 
 
 class Hanging(Callback):
-    """Hangs when it is told of a round."""
+    """Hangs when a round ends."""
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
         time.sleep(600)

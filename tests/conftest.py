@@ -1,4 +1,4 @@
-"""Real servers for the tests of this folder: the embedded one, and one over TCP with AUTH, with and without TLS."""
+"""Real servers for the tests: the embedded one, and one over TCP with AUTH, with and without TLS."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from tests.simulators.aws import service_models  # noqa: F401  # Sessions of thi
 PASSWORD = "d3fault-s3cret"
 USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
 PATIENCE_S = 60.0
-"""Upper bound of waits that end by themselves much sooner."""
+"""Upper bound for waits that normally end much sooner."""
 
-# The server dies with standard input, whose other end only this process holds, however this process ends.
+# The server dies when standard input closes. Only this process holds the other end, however it ends.
 _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null'
 
 
 subprocess.Popen = warm.Popen
-os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a second whenever a test begins or ends.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a second at the start or end of each test.
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In a fresh checkout each worker compiles a share of the files first, and then finds what the others compiled."""
+    """In a fresh checkout, each worker first compiles a share of the files, then finds the others' compiled files."""
     for number in (signal.SIGINT, signal.SIGHUP):
-        # What is ignored, as under nohup or in a script's background, children would ignore, too.
+        # Children would inherit ignored signals, for example under nohup or in a script's background.
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     worker = getattr(config, "workerinput", None)
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = files[own:] + files[:own]
 
 
-# What collecting makes stays: a tenth of a worker's time went into looking for garbage in it again and again.
+# Objects made during collection live to the end. Scanning them for garbage took a tenth of a worker's time.
 gc.disable()
 
 
@@ -65,8 +65,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# Whichever worker is free takes the next file, or the next test of a divided file. What takes longest begins first.
-# What stacks/ synthesises, one worker synthesises.
+# The next free worker takes the next file, or the next test of a divided file. The longest ones start first.
+# One worker synthesizes everything in stacks/.
 LONGEST = ("end_to_end/test_rehearsal.py", "end_to_end/test_deployed.py", "stacks/test_learner_boot.py",
            "stacks/test_deploy.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/parallel/",
            "simulators/")
@@ -99,7 +99,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
-    """The URL of an embedded server that all tests of the session share."""
+    """Returns the URL of an embedded server that all tests of the session share."""
     server = EmbeddedServer()
     yield server.url
     server.close()
@@ -112,7 +112,7 @@ def run_id() -> str:
 
 @pytest.fixture
 def cache(server_url: str, run_id: str) -> Iterator[TrajectoryCache]:
-    """A cache with a namespace of its own."""
+    """Returns a cache with its own namespace."""
     made = TrajectoryCache(server_url, run_id)
     yield made
     made.remove_run()
@@ -121,14 +121,14 @@ def cache(server_url: str, run_id: str) -> Iterator[TrajectoryCache]:
 
 @pytest.fixture
 def raw(server_url: str) -> Iterator[redis.Redis]:
-    """The same server without our client, to look at what is really there."""
+    """Returns the same server without our client, to check its real contents."""
     client = redis.Redis.from_url(server_url)
     yield client
     client.close()
 
 
 class TcpServer:
-    """A server on a loopback port that can be stopped and started again on the same port, empty."""
+    """A server on a loopback port that can be stopped and restarted, empty, on the same port."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
         self.port = free_port()
@@ -157,12 +157,12 @@ class TcpServer:
 
 @dataclass(frozen=True)
 class AuthServer:
-    """A server over TCP that wants a password.
+    """A server over TCP that requires a password.
 
     Attributes:
-        url: Without any credentials.
+        url: Without credentials.
         default_url: With the default user's password.
-        user_url: With the name and the password, both quoted, of an ACL user.
+        user_url: With the quoted name and password of an ACL user.
     """
 
     port: int
@@ -199,7 +199,7 @@ class TlsServer:
 
 @pytest.fixture
 def tcp_server(tmp_path: Path) -> Iterator[TcpServer]:
-    """A running server of the test's own, without AUTH."""
+    """Yields a server without AUTH for this test alone."""
     server = TcpServer(tmp_path)
     server.start()
     yield server
@@ -226,7 +226,7 @@ def tls_server(
 
 
 class TlsTerminator:
-    """Decrypts what arrives on a port of its own and passes it on to a plain one, in a thread."""
+    """Decrypts data that arrives on its own port and passes it on to a plain port, in a thread."""
 
     def __init__(self, key: Path, certificate: Path, target_port: int) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -310,7 +310,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """As many threads as a learner has by default; afterwards as many as before."""
+    """Uses the default number of learner threads, then restores the previous number."""
     import torch
 
     threads = torch.get_num_threads()

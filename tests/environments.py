@@ -15,18 +15,19 @@ from lambda_actor.policy import parameter_shapes
 from lambda_actor.spaces import Spaces
 
 EPISODE_STEPS = 10
-"""Length of an episode of `make_counter` and `make_stateless_counter`, which end by terminating."""
+"""Length of an episode of `make_counter` and `make_stateless_counter`, which ends by terminating."""
 LIMIT_STEPS = 7
-"""Length of an episode of `make_limited` and `make_stateless_limited`, which end by their time limit."""
+"""Length of an episode of `make_limited` and `make_stateless_limited`, which ends by its time limit."""
 FAULT_STEP = 4
-"""Index of the step (from 0) that raises, or returns NaN, in `make_raising`, `make_nan_reward` and so on."""
+"""Index, from 0, of the step that raises or returns NaN in `make_raising`, `make_nan_reward` and others."""
 NOT_CALLABLE = 42
 flaky_built: list[Counter] = []
-"""Every environment that `make_flaky` made; only the one that finds this empty is faulty."""
+"""Environments that `make_flaky` has made; only the one made while this is empty fails."""
 
 
 class Counter(gymnasium.Env):
-    """Counts its steps: observation ``[count, start]``, reward ``10·count + start + action``, start from the seed."""
+    """Counts its steps: observation ``[count, start]``, reward ``10·count + start + action``. The seed gives the start.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -62,7 +63,7 @@ class StatefulCounter(Counter):
 
 
 class FaultyCounter(StatefulCounter):
-    """Goes wrong at step `FAULT_STEP` of each episode, as ``fault`` says."""
+    """Fails at step `FAULT_STEP` of each episode, as ``fault`` says."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class FaultyCounter(StatefulCounter):
 
 
 class StepShower(gymnasium.Env):
-    """Shows which step of its episode comes next, one-hot; nobody can save it. Rewards are 1, or ``is_random``.
+    """Observes the next step of its episode, one-hot, and cannot be saved. Rewards are 1, or random if ``is_random``.
 
     Running moments of the observations count how often each step was trained on.
     """
@@ -118,9 +119,9 @@ class TalkativeCounter(Counter):
 
 
 class Masked(gymnasium.Env):
-    """Allows other actions at each step, raises at a forbidden one, and rewards the number of the action.
+    """Allows different actions at each step, raises at a forbidden one, and rewards the action's number.
 
-    The mask is told in ``info``, or is a part of the observation.
+    The mask is in ``info``, or part of the observation.
     """
 
     def __init__(self, *, is_observed: bool = False, counts: tuple[int, ...] = (5,), is_sometimes: bool = False
@@ -172,7 +173,7 @@ class StatefulMasked(Masked):
 
 
 class MaskedNumbers(Counter):
-    """Tells a mask, and takes numbers."""
+    """Has a mask, and accepts numbers as actions."""
 
     def reset(self, *, seed=None, options=None):
         observation, _ = super().reset(seed=seed)
@@ -180,7 +181,7 @@ class MaskedNumbers(Counter):
 
 
 class OtherSpaces(gymnasium.Env):
-    """Never stepped: it has other spaces than a policy here can act in."""
+    """Has spaces that no policy here can act in; never stepped."""
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -220,7 +221,7 @@ def make_limited() -> gymnasium.Env:
 
 
 def make_terminating_at_limit() -> gymnasium.Env:
-    """Terminates at the very step at which its time limit is reached."""
+    """Terminates at exactly the step that reaches its time limit."""
     return gymnasium.wrappers.TimeLimit(StatefulCounter(episode_steps=LIMIT_STEPS), LIMIT_STEPS)
 
 
@@ -237,14 +238,14 @@ def make_raising() -> gymnasium.Env:
 
 
 def make_flaky() -> gymnasium.Env:
-    """Raises if it is the first that was made since `flaky_built` was cleared, else behaves."""
+    """Raises if it is the first one made since `flaky_built` was cleared; otherwise behaves."""
     environment = StatefulCounter() if flaky_built else FaultyCounter("raise")
     flaky_built.append(environment)
     return environment
 
 
 class MarkedCounter(StatefulCounter):
-    """Raises in episodes that begin with more than a half, as long as a file is there."""
+    """Raises, while a file exists, in episodes that begin above one half."""
 
     def __init__(self, marker: str) -> None:
         super().__init__()
@@ -277,7 +278,7 @@ def make_text_observation() -> gymnasium.Env:
 
 
 class Pictures(gymnasium.Env):
-    """Shows pictures that depend on the seed, the step and the actions; its reward is the action. Discrete."""
+    """Shows pictures that depend on the seed, the step and the actions. Its reward is the discrete action."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: type = np.uint8, *, start: int = 0, episode_steps: int = EPISODE_STEPS
@@ -310,7 +311,7 @@ class Pictures(gymnasium.Env):
 
 
 class Locks(gymnasium.Env):
-    """Shows a combination as a Dict of parts; the reward is the share of an action's choices that are it."""
+    """Shows a combination as a Dict of parts. The reward is the share of an action's choices that match it."""
 
     def __init__(self, action_space: spaces.MultiDiscrete | spaces.MultiBinary) -> None:
         self.action_space, self.count = action_space, 0
@@ -337,9 +338,10 @@ class Locks(gymnasium.Env):
 
 
 class Signs(gymnasium.Env):
-    """Shows a picture that is bright on one side, a sign and the count; action 1 pays if side and sign agree, else 0.
+    """Shows a picture that is bright on one side, a sign and the count. Action 1 pays if side and sign agree, else 0.
 
-    Neither the picture nor the numbers alone tell what pays. The numbers are small, so they count once normalised only.
+    Neither the picture nor the numbers alone reveal which action pays. The numbers are small, so they only matter once
+    normalized.
     """
 
     observation_space = spaces.Dict({
@@ -403,7 +405,7 @@ def make_signs() -> gymnasium.Env:
 
 
 def make_replayed_signs() -> gymnasium.Env:
-    """`Signs` whose episodes nobody can save."""
+    """`Signs` whose episodes cannot be saved."""
     return gymnasium.wrappers.TimeLimit(Signs(), EPISODE_STEPS)
 
 
@@ -454,11 +456,11 @@ def policy_arrays(
     log_std: float = -1.0,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """The fields of a WEIGHTS message of a random policy.
+    """Returns the fields of a WEIGHTS message of a random policy.
 
     Args:
-        observation_size, action_size: Of vectors and continuous actions, where no ``spaces`` are given.
-        hidden: Units of the two hidden layers, or of the layer after the convolutions; not of ``combined``.
+        observation_size, action_size: Sizes of vectors and continuous actions, used without ``spaces``.
+        hidden: Units of the two hidden layers, or of the layer after the convolutions; not for ``combined``.
         gain: Scale of the last layer; mean actions are of about this size.
         log_std: −100 makes the policy deterministic: σ is then far below the resolution of float32.
     """

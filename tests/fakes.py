@@ -1,4 +1,4 @@
-"""Fakes of the parts of a run: a fleet that plays a script, a cache in memory, a learner that adds.
+"""Fakes of a run's parts: a fleet that plays a script, an in-memory cache, a learner that adds.
 
 They keep the contracts of `runtime.ports`, take no time, and read no clock but `ManualClock`.
 """
@@ -34,7 +34,7 @@ SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
 
 
 class ManualClock:
-    """Monotonic seconds that pass only when told to."""
+    """Monotonic seconds, which a test advances by hand."""
 
     def __init__(self, now_s: float = 1000.0) -> None:
         self.now_s = now_s
@@ -47,13 +47,13 @@ class ManualClock:
 
 
 class FakeCache:
-    """`lambda_actor.cache.TrajectoryCache` in memory; both the learner's side and the actors'."""
+    """An in-memory `lambda_actor.cache.TrajectoryCache`, for both the learner and the actors."""
 
     def __init__(self, log: list[Any] | None = None) -> None:
         """Starts empty.
 
         Args:
-            log: Gets a tuple (name, argument) of each of the learner's calls.
+            log: Receives a tuple (name, argument) for each call of the learner.
         """
         self.log: list[Any] = log if log is not None else []
         self.weights: dict[int, bytes] = {}
@@ -61,7 +61,7 @@ class FakeCache:
         self.doors: dict[str, bytes] = {}
         self.before_access: Callable[[], None] = lambda: None
 
-    # What actors do
+    # The actors' side
 
     def fetch_weights(self, policy_version: int) -> bytes:
         return self._fetch(self.weights, policy_version, f"weights:{policy_version}")
@@ -75,7 +75,7 @@ class FakeCache:
         self.doors[invocation_id] = trajectory
         return ACCEPTED
 
-    # What the learner does
+    # The learner's side
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
         self.log.append(("publish_weights", policy_version))
@@ -108,7 +108,7 @@ class FakeCache:
 
 
 def trajectory_fields(event: Mapping[str, Any], *, leaves_open: bool = True) -> dict[str, np.ndarray]:
-    """The TRAJECTORY fields that an actor with this event would send: a function of seed, round and slot."""
+    """Returns the TRAJECTORY fields that an actor would send for this event, a function of seed, round and slot."""
     steps, slot, round_index = event["fragment_steps"], event["slot"], event["round_index"]
     stream = np.random.default_rng((event["seed"], round_index, slot))
     left_open = OpenEpisode(
@@ -136,12 +136,12 @@ def trajectory_fields(event: Mapping[str, Any], *, leaves_open: bool = True) -> 
 
 
 def trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
-    """A sound TRAJECTORY message for ``event``, but for the fields ``changed``."""
+    """Returns a valid TRAJECTORY message for ``event``, except for the ``changed`` fields."""
     return wire.encode(wire.Kind.TRAJECTORY, trajectory_fields(event) | changed)
 
 
 def closed_trajectory(event: Mapping[str, Any]) -> bytes:
-    """One whose last step ends its episode, so that none is left open."""
+    """Returns a trajectory whose last step ends its episode, so that no episode stays open."""
     fields = trajectory_fields(event, leaves_open=False)
     terminated = fields["terminated"].copy()
     terminated[-1] = True
@@ -154,18 +154,18 @@ def closed_trajectory(event: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class Play:
-    """What one invocation does.
+    """The behavior of one invocation.
 
     Attributes:
         status: How it ends by itself; None if it runs until it is given up.
-        submits: Makes the bytes that it submits first; None if it submits none. If ``status`` is None, it submits
-            them and runs on.
+        submits: Makes the bytes that it submits first; None if it submits none. If ``status`` is None, it submits them
+            and runs on.
         heeds_abandon: Whether giving it up ends it.
-        submits_when_abandoned: It submits after it was given up, and ends as ok then.
+        submits_when_abandoned: Whether it submits after it is given up, and then ends as ok.
         was_started: Whether it ever began; if not, it ends only by being given up.
-        is_metered: Whether ``billed_s`` is what the platform said.
+        is_metered: Whether the platform reported ``billed_s``.
         outcomes: How often its outcome is reported.
-        takes_s, lingers_s: In a `TimedFleet`, seconds until it submits, and from then to its end.
+        takes_s, lingers_s: Seconds until it submits, and from then to its end, in a `TimedFleet`.
     """
 
     status: OutcomeStatus | None = "ok"
@@ -195,9 +195,9 @@ SUBMITS_AND_HANGS = Play(None)
 
 
 class FakeFleet:
-    """A fleet that plays a script; outcomes come in any order but that of the slots.
+    """A fleet that plays a script. Outcomes come in any order except slot order.
 
-    If nothing has ended, `wait` lets its whole time-out pass on the clock.
+    If nothing has ended, `wait` advances the clock by its whole time-out.
     """
 
     def __init__(
@@ -209,13 +209,13 @@ class FakeFleet:
         at_once: int = 10**9,
         log: list[Any] | None = None,
     ) -> None:
-        """Plays a script against a cache, on a clock that only it moves.
+        """Plays a script against a cache, on a clock that only the fleet moves.
 
         Args:
-            script: The play for an event and how many of its round's slot came before it (0 = the first try), or a
-                mapping from (slot, that number); what is not in it is OK.
+            script: Returns the play for an event and the number of earlier tries in its slot this round. Or a mapping
+                from (slot, number of tries), with OK for missing keys.
             at_once: Most outcomes that one `wait` returns.
-            log: Gets ("start", slots) and ("abandon", ids).
+            log: Receives ("start", slots) and ("abandon", ids).
         """
         self.concurrency = 10**9
         self._cache, self._clock, self._at_once = cache, clock, at_once
@@ -282,9 +282,9 @@ class FakeFleet:
 
 
 class TimedFleet:
-    """A fleet on whose clock actors take their time; one that does not end by itself ends at its time-out.
+    """A fleet whose actors take time on its clock. An actor that does not end by itself ends at its time-out.
 
-    Each begins when there is room, and fetches its weights and its episode then: what is missing is in `misses`.
+    Each actor starts when there is room, then fetches its weights and its episode. `misses` lists missing ones.
     """
 
     def __init__(
@@ -296,10 +296,10 @@ class TimedFleet:
         concurrency: int = 10**9,
         timeout_s: float = 60.0,
     ) -> None:
-        """Plays a script in which everything takes its time.
+        """Plays a script with durations.
 
         Args:
-            script: The play for an event and how many actors started before it.
+            script: Returns the play for an event and the number of actors started before it.
         """
         self.concurrency = concurrency
         self._cache, self._clock, self.script, self.timeout_s = cache, clock, script, timeout_s
@@ -317,7 +317,7 @@ class TimedFleet:
 
     @property
     def has_ended(self) -> bool:
-        """Whether something would be returned at once."""
+        """Whether `wait` would return something at once."""
         self._catch_up()
         return bool(self._ended)
 
@@ -403,9 +403,9 @@ class TimedFleet:
 
 @dataclass
 class FakeLearner:
-    """A learner whose one weight is the sum of all rewards that it ever saw; an update takes ``update_s``.
+    """A learner with one weight, the sum of all rewards that it has seen. An update takes ``update_s``.
 
-    It replays each batch ``replays_max`` times at most, the oldest first, and none staler than ``staleness_max``.
+    It replays each batch at most ``replays_max`` times, oldest first, and none staler than ``staleness_max``.
     """
 
     clock: ManualClock
@@ -444,7 +444,7 @@ class FakeLearner:
     def _learn(self, batch: Batch, progress: float, *, is_replay: bool) -> Update:
         self.clock.advance(self.update_s)
         self.progresses.append(progress)
-        # The order matters to the last bit, as it does in a real update.
+        # The order changes the last bit, as in a real update.
         seen = zlib.crc32(batch.observations.tobytes(), int(abs(self.weight)) % 2**32)
         self.weight = float(seen) + float(batch.rewards.sum())
         staleness = self.policy_version - batch.policy_versions
@@ -474,19 +474,19 @@ class FakeLearner:
 
 @dataclass(frozen=True)
 class FakeProblem(CurvatureProblem):
-    """What `FakeDetector` looks at."""
+    """The input of `FakeDetector`."""
 
     policy_version: int = 0
     samples: DetectorSamples | None = None
 
 
 def digest(rewards: np.ndarray) -> str:
-    """Tells a trajectory from all others."""
+    """Returns a digest that distinguishes a trajectory from all others."""
     return f"{zlib.crc32(np.ascontiguousarray(rewards).tobytes()):08x}{rewards.sum():.17g}"
 
 
 class FakeDetector:
-    """Keeps the first samples; its ratio is a function of them and the policy version, or what it is told."""
+    """Keeps the first samples. Its ratio is a function of these and the policy version, or is given."""
 
     def __init__(self, clock: ManualClock, *, measure_s: float = 0.125, log: list[Any] | None = None,
                  ratio: Callable[[int, DetectorSamples], float | None] | None = None) -> None:
@@ -509,14 +509,14 @@ class FakeDetector:
         return Detected(products=5) if ratio is None else Detected(-1.0, ratio, ratio, products=5)
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
-        """Its ratio is the noise, over a gradient of 1."""
+        """A detector whose ratio is the noise, over a gradient of 1."""
         return GradientNoise(self.measure(problem).convexity_ratio, 1.0)
 
 
 class FakeEvaluator:
-    """A `runtime.ports.run.PolicyEvaluator`: returns what it is told, by call, the last one for ever.
+    """A `runtime.ports.run.PolicyEvaluator` that returns given results, one per call; the last one repeats.
 
-    Takes ``evaluate_s``, all of it while its result is waited for.
+    Each takes ``evaluate_s``, spent entirely in waiting for its result.
     """
 
     def __init__(self, clock: ManualClock, returns: Sequence[float] = (0.0,), *, evaluate_s: float = 0.5) -> None:
@@ -533,7 +533,7 @@ class FakeEvaluator:
 
 
 class FreeMeter:
-    """A `runtime.ports.money.CostMeter` of a place where nothing costs anything: all fits, and all bills are 0."""
+    """A `runtime.ports.money.CostMeter` of a place where everything is free: all work fits, and all bills are 0."""
 
     free_usd = math.inf
     spent_usd = 0.0
@@ -542,7 +542,7 @@ class FreeMeter:
     is_by_the_clock = False
 
     def fits(self, actors: int, limits: Limits) -> bool:
-        """All fits."""
+        """Accepts all work."""
         return True
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
@@ -562,7 +562,7 @@ class FreeMeter:
         return nullcontext()
 
     def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
-        """Bills nothing; returns the seconds as they are."""
+        """Bills nothing; returns the seconds unchanged."""
         return outcome.billed_s if outcome else 0.0
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
@@ -573,7 +573,7 @@ class FreeMeter:
         """Counts nothing."""
 
     def forfeit(self) -> float:
-        """Returns 0: nothing is ever reserved."""
+        """Returns 0, since nothing is ever reserved."""
         return 0.0
 
     def get_state(self) -> dict[str, Any]:
@@ -585,7 +585,7 @@ class FreeMeter:
 
 
 if TYPE_CHECKING:
-    # The type checker holds them to their ports.
+    # The type checker checks these against their ports.
     _CACHE: type[Cache] = FakeCache
     _FLEETS: list[type[Fleet]] = [FakeFleet, TimedFleet]
     _LEARNER: type[Learner] = FakeLearner

@@ -1,8 +1,8 @@
-"""Environments of a user whose actors behave, raise, die, hang or talk. All by name, such as
-``tests.fleet_environments:steady``; so they are imported by actor processes.
+"""Custom environments whose actors behave, raise, die, hang or talk, for use by name.
 
-Where the variable FLEET_ENVIRONMENTS_DIRECTORY names a folder, each tells there, by a file with its name and process
-id, that it got as far as its special step.
+Actor processes import them as ``tests.fleet_environments:steady``, for example. If the variable
+FLEET_ENVIRONMENTS_DIRECTORY names a folder, each environment leaves a file there at its special step, named after
+itself and its process id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BURNT_CPU_S = 0.2
 
 
 class Steady(gymnasium.Env):
-    """A damped point that is pushed about; an episode takes 11 steps. Does something special at one step."""
+    """A damped point that is pushed around. An episode takes 11 steps. It does something special at one of them."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION_SIZE,), np.float64)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION_SIZE,), np.float32)
@@ -61,7 +61,7 @@ class Steady(gymnasium.Env):
 
 
 def mark(name: str) -> None:
-    """Tells whoever looks into the folder that this process got so far."""
+    """Leaves a file in the folder that shows how far this process got."""
     folder = os.environ.get(DIRECTORY_VARIABLE)
     if folder:
         (Path(folder) / f"{name}-{os.getpid()}").touch()
@@ -95,7 +95,7 @@ def _die_by(number: int) -> Callable[[], None]:
 
 
 def _hang_in_c() -> None:
-    # Holds the interpreter's lock: no other thread of this process runs meanwhile.
+    # Holds the interpreter's lock, so no other thread of this process runs.
     ctypes.PyDLL(None).sleep(600)
 
 
@@ -113,13 +113,13 @@ def _talk() -> None:
 
 
 def _answer_in_part() -> None:
-    """As one that is stopped while it sends a large answer: the first argument of a local actor is its connection."""
+    """Stops halfway through a large answer. A local actor's first argument is its connection."""
     os.write(int(sys.argv[1]), struct.pack("!i", 10_000_000) + bytes(1000))
     time.sleep(600)
 
 
 def _answer_junk() -> None:
-    """As a message, to every socket that it finds."""
+    """Writes junk as a message to every socket that it finds."""
     for message in (b"{}", b"[]", b"no JSON", b'{"answer": 1}'):
         os.write(int(sys.argv[1]), struct.pack("!i", len(message)) + message)
 

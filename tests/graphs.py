@@ -14,7 +14,7 @@ Ports = Mapping[str, Sequence[Any]]
 
 def model(nodes: Sequence[Any], inputs: Ports, outputs: Ports, constants: Mapping[str, Any] = {}, *,
           domains: Sequence[str] = (), functions: Sequence[Any] = (), types: Mapping[str, int] = {}) -> Any:
-    """A model of these nodes; ports are float32 unless ``types`` says otherwise."""
+    """Returns a model of these nodes. Ports are float32 unless ``types`` says otherwise."""
     def infos(ports: Ports) -> list[Any]:
         return [helper.make_tensor_value_info(name, types.get(name, FLOAT), shape) for name, shape in ports.items()]
 
@@ -25,12 +25,12 @@ def model(nodes: Sequence[Any], inputs: Ports, outputs: Ports, constants: Mappin
 
 
 def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> Any:
-    """A node; names are parted by blanks."""
+    """Returns a node; blanks separate names."""
     return helper.make_node(operator, inputs.split(), outputs.split(), **attributes)
 
 
 def linear(observation_size: int, outputs: Mapping[str, int], *, seed: int = 0, mask: str = "") -> bytes:
-    """A graph of one layer for each output."""
+    """Returns a graph with one layer per output."""
     draw = np.random.default_rng(seed)
     nodes, constants = [], {}
     for name, size in outputs.items():
@@ -43,7 +43,7 @@ def linear(observation_size: int, outputs: Mapping[str, int], *, seed: int = 0, 
 
 def recurrent(observation_size: int, output: str, size: int, *, units: int = 4, unit_name: str = "h",
               log_std: bool = False) -> bytes:
-    """A graph that remembers: h' = tanh(h·U + o·W), and outputs of h'."""
+    """Returns a recurrent graph: h' = tanh(h·U + o·W), and outputs of h'."""
     draw = np.random.default_rng(5)
     constants: dict[str, Any] = {
         name: draw.normal(size=shape).astype(np.float32) for name, shape in (

@@ -1,4 +1,4 @@
-"""How tests run the real command line."""
+"""Runs the real command line in tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runtime.ports.money import PriceTable
 ROOT = Path(__file__).resolve().parents[1]
 TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib")
 PATIENCE_S = 120
-"""Upper bound of waits that end by themselves much sooner."""
+"""Upper bound for waits that normally end much sooner."""
 
 SMALL_EXPERIMENT = """\
 environment: {id: Hopper-v5}
@@ -40,13 +40,13 @@ seed: 3
 
 
 def used(billed_s: float, init_s: float = 0.0, *, is_metered: bool = False) -> Outcome:
-    """How work ended that used so much."""
+    """Returns how work that used this much ended."""
     return Outcome("one", "ok", billed_s=billed_s, init_s=init_s, is_metered=is_metered)
 
 
 def cost_model(experiment: Any, prices: PriceTable = PRICES, *, traffic_bytes_max: int = 10**6,
                **options: Any) -> CostModel:
-    """The prices of an experiment that is resolved."""
+    """Returns the prices of a resolved experiment."""
     return CostModel(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
                      round_deadline_s=experiment.fleet.round_deadline_s, traffic_bytes_max=traffic_bytes_max,
                      **options)
@@ -64,9 +64,9 @@ def run_command(*arguments: str, cwd: Path = ROOT, **environment: str) -> subpro
 
 
 def train(experiment: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``python -m runtime train`` to its end, in this process: importing torch takes longer than a short run.
+    """Runs ``python -m runtime train`` to its end, in this process: importing torch takes longer than a short run.
 
-    What it starts are processes of their own, as ever.
+    It still starts subprocesses as usual.
     """
     words = ["train", str(experiment), "--out", str(out), *arguments]
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
@@ -102,12 +102,12 @@ def summary(out: Path) -> dict[str, Any]:
 
 
 def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without their times and dollars: what two equal runs have in common."""
+    """Returns rows without times and dollars, which two equal runs share."""
     return [{key: value for key, value in row.items() if not key.endswith(TIMES_AND_DOLLARS)} for row in rows]
 
 
 def bill_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What equal runs on this machine are billed for each round, and for how long: both are counted, not measured."""
+    """Returns each round's bill and billed time, which are counted, not measured, and so the same in equal runs."""
     return [{key: value for key, value in row.items()
              if key.endswith("_cost_usd") or key.startswith(("modelled_", "actor_billed_"))} for row in rows]
 
@@ -121,7 +121,7 @@ def wait_for(condition, what: str) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids below ``pid``, from /proc, without the helpers of `tests.warm`; Linux only."""
+    """Returns the process ids below ``pid`` from /proc, without the helpers of `tests.warm`; Linux only."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -17,7 +17,7 @@ def test_others_words_become_one_line_of_bounded_length(text: str, line: str) ->
 @pytest.mark.parametrize(("text", "told"), [
     ("at redis://me:secret@host:1/0, or c@d", "at ***@host:1/0, or c@d"), ("a@b:c a:b@c@d", "a@b:c ***@d"),
     ("?password=x&y PASSWORD=z", "?password=***&y PASSWORD=***"),
-    # Hours, with a pattern that looks for a colon and an @ at once.
+    # Takes hours with a pattern that looks for a colon and an @ together.
     (":" * 100_000, ":" * 100_000)], ids=["URL", "words", "options", "colons"])
 def test_credentials_are_cut_out_of_any_text(text: str, told: str) -> None:
     assert without_credentials(text) == told

@@ -1,4 +1,4 @@
-"""What is imported where: the actor is a leaf, and each vendor library has one door."""
+"""Import rules: the actor is a leaf, and each vendor library has one door."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOT_IN_AN_ACTOR = {"torch", "boto3", "botocore", "runtime", "stacks", "pydantic", "pydantic_core", "rich", "yaml",
                    "tensorboard", "safetensors", "pyhessian", "aws_cdk"}
 SIMULATORS = {"mujoco", "ale_py", "cv2"}
-"""Loaded when an environment needs one, and no earlier: each is a large part of an actor's cold start."""
+"""Loaded only when an environment needs one: each is a large part of an actor's cold start."""
 MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "ale_py", "cv2", "redis", "lambda_actor"}
 ACTOR_FILES = sorted((ROOT / "lambda_actor").glob("**/*.py"))
 RUNTIME_FILES = sorted((ROOT / "runtime").glob("**/*.py"))
@@ -38,7 +38,7 @@ roll_out(environment, policy, slot=1, open_episode=OpenEpisode.from_bytes(fragme
 
 
 def loaded_after(code: str) -> set[str]:
-    """Top-level names of the modules that a fresh interpreter has loaded after running ``code``."""
+    """Returns top-level names of the modules that a fresh interpreter has loaded after running ``code``."""
     script = code + "\nimport json, sys\nprint('\\nLOADED', json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSTARTUP"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)},
@@ -107,8 +107,8 @@ class Import:
     """One import statement's top-level name.
 
     Attributes:
-        is_lazy: It runs only when a function is called.
-        is_typing: It stands under ``if TYPE_CHECKING`` and never runs.
+        is_lazy: Whether it runs only when a function is called.
+        is_typing: Whether it is under ``if TYPE_CHECKING`` and never runs.
     """
 
     name: str
@@ -153,14 +153,14 @@ def test_the_search_for_imports_tells_them_apart() -> None:
 def test_the_actor_is_a_leaf(path: Path) -> None:
     strangers = [found for found in imports(path.read_text())
                  if found.name not in MAY_IN_AN_ACTOR and found.name not in sys.stdlib_module_names]
-    # AWS' library is loaded when a deployment's cache asks for a credential, and no earlier.
-    # onnxruntime is loaded for a policy that is an ONNX graph.
+    # AWS' library is loaded only when a deployment's cache asks for a credential.
+    # # onnxruntime is loaded for a policy that is an ONNX graph.
     lazy = {"credentials.py": "botocore", "onnx_policy.py": "onnxruntime"}
     assert [found for found in strangers if not (lazy.get(path.name) == found.name and found.is_lazy)] == []
 
 
 def uses(name: str) -> dict[str, list[Import]]:
-    """Files of the actor and the runtime that import ``name`` where it runs, by path."""
+    """Returns files of the actor and the runtime that really import ``name``, by path."""
     found = {str(path.relative_to(ROOT)): [i for i in imports(path.read_text()) if i.name == name and not i.is_typing]
              for path in ACTOR_FILES + RUNTIME_FILES}
     return {path: statements for path, statements in found.items() if statements}
@@ -227,20 +227,21 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("backends", "operations", "planning"),
     ("cli", "pool"),
     ("__init__", "__main__"))
-"""All rooms, the lowest ones first. A room knows those of the levels below its own, and none beside it: not where it
-runs, not under TYPE_CHECKING, and not in a string that names a module."""
+"""All rooms, lowest first. A room may import only from lower levels, not from rooms next to it. This includes imports
+under TYPE_CHECKING and strings that name a module.
+"""
 _LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 _MODULE = re.compile(r"runtime(\.\w+)+(:\w+)?")
 _NOT_TO_IMPORT = {"runtime.export.onnx"}
-"""What an ONNX file says of who wrote it."""
+"""The producer name in an ONNX file."""
 _EXPERIMENT = {f"runtime.config.{name}" for name in ("schema", "resolved", "unused")}
-"""The class `Experiment`, whose methods `resolved` and `unused` are written in files of their own."""
+"""The class `Experiment`, whose methods `resolved` and `unused` are in separate files."""
 Modules = Mapping[str, str]
-"""Sources by the names of their modules."""
+"""Sources by module name."""
 
 
 def named(source: str, *, has_strings: bool) -> set[str]:
-    """The modules, and names in modules, that a source imports anywhere or, if asked, names in strings."""
+    """Returns the modules, and names in modules, that a source imports anywhere or, optionally, names in strings."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -258,14 +259,14 @@ def room(name: str) -> str:
 
 
 def climbing(modules: Modules) -> set[tuple[str, str]]:
-    """The arrows from a room to one that is not below it."""
+    """Returns the imports from a room to one that is not below it."""
     arrows = {(room(module), room(name)) for module, source in modules.items()
               for name in named(source, has_strings=True) if name != "runtime.__version__"}
     return {(own, other) for own, other in arrows if own != other and _LEVEL[other] >= _LEVEL[own]}
 
 
 def circles(modules: Modules) -> set[str]:
-    """Files that import themselves over others; a file below a package may import from the package itself."""
+    """Returns files that import themselves through others. A file in a package may import from the package itself."""
     imported = {module: {name for name in named(source, has_strings=False)
                          if name in modules and name not in (module, module.rpartition(".")[0])}
                 for module, source in modules.items()}

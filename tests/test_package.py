@@ -1,4 +1,4 @@
-"""The project as a wheel, in an environment that has nothing but what the wheel asks for."""
+"""The project as a wheel, in an environment that contains only the wheel's requirements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of this clone: building writes into it."""
+    """Builds the wheel from a copy of this clone, because building writes into it."""
     clone, folder = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     for name in PACKAGES:
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -41,10 +41,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with the wheel, and with links to the libraries of this one that it asks for.
+    """A fresh virtual environment with the wheel, and with links to the required libraries of this environment.
 
-    pip resolves the wheel's requirements against these, and has no index: a library that is missing or outside of its
-    range fails here.
+    pip resolves the wheel's requirements against these without an index, so a library that is missing or out of range
+    fails here.
     """
     environment = tmp_path_factory.mktemp("environment")
     venv.create(environment)
@@ -63,7 +63,7 @@ def pip(python: str, *words: str) -> None:
 
 
 def entries(asked: list[str]) -> set[Path]:
-    """Files and folders in this environment's site-packages that belong to these requirements, and to theirs."""
+    """Returns the paths in this environment's site-packages that belong to these requirements, and to theirs."""
     found: set[Path] = set()
     site = Path(sysconfig.get_path("purelib"))
     waiting, seen = [Requirement(one) for one in asked], set[str]()
@@ -120,7 +120,7 @@ def test_the_command_is_that_of_the_module(environment: Path, tmp_path: Path) ->
 
 
 def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) -> None:
-    """Here is what no extra brings: each command that needs one says so in a line."""
+    """No extra is installed here: each command that needs one reports it in one line."""
     shutil.copy(ROOT / "experiments" / "cartpole.yaml", tmp_path)
     wanted = {
         "train cartpole.yaml --set environment.id=Hopper-v5": "environment.id = 'Hopper-v5' needs MuJoCo: mujoco",
@@ -141,7 +141,7 @@ def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) ->
 
 
 def test_the_wheel_has_all_files_of_its_packages(wheel: Path) -> None:
-    """But for what only a clone needs: it deploys, and has the images."""
+    """Except parts that only a clone needs: it deploys, and has the images."""
     tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, check=True, capture_output=True,
                              text=True).stdout.splitlines()
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -151,7 +151,7 @@ def test_the_wheel_has_all_files_of_its_packages(wheel: Path) -> None:
 
 
 def test_importing_the_package_loads_no_library() -> None:
-    """But the table of the kinds' names."""
+    """Except the table of the kinds' names."""
     code = ("import nitro_rl, sys\nprint({'numpy', 'pydantic'} & sys.modules.keys())\n"
             "nitro_rl.train, nitro_rl.ScalerSettings, nitro_rl.Fleet\n"
             "print({'torch', 'boto3'} & sys.modules.keys())")

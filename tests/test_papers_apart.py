@@ -1,4 +1,4 @@
-"""The product does without the papers: their parts are taken out of a copy of the tree, and the rest still imports."""
+"""The product works without the papers: with their parts removed from a copy of the tree, the rest still imports."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ import pytest
 from tests.helpers import ROOT
 
 REGISTRY = "runtime/registry.py"
-"""Its lines that name a part go with the part."""
+"""Its lines that name a part are removed with the part."""
 PAPERS = ("papers", "tests/papers")
 MINIONSRL = (*PAPERS, "runtime/scaler/minions.py", "runtime/scaler/minions_settings.py",
              "runtime/scaler/minions_adapt.py", "runtime/scaler/saved_scheduler.py", "runtime/scaler/schedulers",
              "tests/scaler/schedulers.py",
              "tests/scaler/test_minions.py", "tests/scaler/test_minions_adapt.py")
 STILL_IN_THE_WAY = {
-    "tests/config/test_unused.py": "has an example of each kind's settings, imported from where it stands",
+    "tests/config/test_unused.py": "has an example of each kind's settings, imported from its own module",
     "tests/scaler/test_every_kind.py": "makes a scheduler for the kind that needs one",
 }
-"""What reaches MinionsRL's parts by other ways than the registry."""
+"""Names that reach MinionsRL's parts without the registry."""
 ROOMS = ("runtime", "lambda_actor", "stacks", "benchmarks")
 
 
 def imported(source: str) -> Iterator[str]:
-    """What a file imports, each with the name that it takes from a module; strings that name a class, too."""
+    """Returns a file's imports, each with the name that it takes from a module, and strings that name a class."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -42,21 +42,21 @@ def imported(source: str) -> Iterator[str]:
 
 
 def needs(source: str, parts: Iterable[str]) -> bool:
-    """Whether a file imports something of these parts of the tree."""
+    """Whether a file imports from these parts of the tree."""
     modules = [part.removesuffix(".py").replace("/", ".") for part in parts]
     return any(module.rpartition(".")[2] in source for module in modules) and any(
         f"{one}.".startswith(f"{module}.") for one in imported(source) for module in modules)
 
 
 def in_the_way(parts: tuple[str, ...]) -> set[str]:
-    """The files of the tree that do not stand in these parts, and import something of them; but for the registry."""
+    """Returns the files outside these parts that import from them, except the registry."""
     paths = [path for room in (*ROOMS, "tests", "docs") for path in (ROOT / room).rglob("*.py")]
     return {name for path in paths if (name := str(path.relative_to(ROOT))) != REGISTRY
             and not name.startswith(parts) and needs(path.read_text(), parts)}
 
 
 def output_without(parts: tuple[str, ...], copy: Path, code: str) -> str:
-    """What a program prints in a copy of the tree without these parts, nor the registry's lines for them."""
+    """Returns a program's output in a copy of the tree without these parts and their lines in the registry."""
     def is_left_out(folder: str, names: list[str]) -> list[str]:
         return [name for name in names
                 if str((Path(folder) / name).relative_to(ROOT)) in (*parts, "benchmarks/results")]

@@ -1,4 +1,4 @@
-"""What starts most often starts warm: each fresh interpreter with an environment takes half a second of a core."""
+"""Frequent starts are warm: each fresh interpreter with an environment takes half a second of a core."""
 
 from __future__ import annotations
 

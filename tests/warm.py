@@ -1,10 +1,9 @@
 """Starts ``python -m MODULE`` without starting Python anew: importing torch takes longer than most tests.
 
-`Popen` takes the place of `subprocess.Popen`. For the modules in `IMPORTS` it asks a helper process, which has imported
-what they need, to fork; all other commands start as ever. What is started this way is a real process and a child of the
-caller: it has its own pid, command line, environment, files, working directory and exit code, and may be killed. It
-differs from a fresh interpreter in what is imported already and in its hashes, so tests of either must not use these
-modules.
+`Popen` replaces `subprocess.Popen`. For the modules in `IMPORTS`, it asks a helper process to fork, which has already
+imported their dependencies. All other commands start as usual. Such a process is real and a child of the caller. It has
+its own pid, command line, environment, files, working directory and exit code, and may be killed. It differs from a
+fresh interpreter in its imported modules and its hashes, so tests of either must not use these modules.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ACTOR = ("lambda_actor.handler", "lambda_actor.atari", "gymnasium", "gymnasium.e
 MODELS = ("tests.simulators.aws.loaded_models",)
 LEARNER = ("boto3", "torch", "runtime.display.tensorboard_log", "runtime.cli.main", "runtime.training.run", *ACTOR)
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment while it is imported.
+    "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment during import.
     "runtime.fleet.actor_process": ACTOR,
     "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
@@ -51,18 +50,20 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "runtime.learner.remote.handler.handler": _GRADIENTS,
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
-"""What some handlers need besides, which are the last word of the command."""
+"""Extra imports of some handlers, which are the command's last word."""
 STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
-"""Of the helper, whoever asks: what plays environments has the same. Who asks for none gets it, too."""
+"""Variables of the helper for any caller. Processes that play environments have the same. A call that sets none also
+gets them.
+"""
 PR_SET_CHILD_SUBREAPER = 36
 HIGH_FD = 512
 _FreshPopen = subprocess.Popen
 
 
 class Helper:
-    """The process that forks, seen from the one that asks."""
+    """The forking process, as seen by its caller."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection, self.pid, self._owner = connection, pid, os.getpid()
@@ -76,7 +77,7 @@ class Helper:
         """Starts a child of this process; returns its pid."""
         message = json.dumps(request).encode()
         with self._lock:
-            # The child's parent ends at once. Who inherits the orphan is this process, if it asks for it.
+            # The child's parent ends at once. This process adopts the orphan if it asks to.
             _prctl(PR_SET_CHILD_SUBREAPER, 1)
             try:
                 socket.send_fds(self._connection, [len(message).to_bytes(4, "big")], fds)
@@ -96,13 +97,13 @@ _lock = threading.Lock()
 
 
 def helper() -> Helper:
-    """This process' own helper, started on its first use."""
+    """Returns this process's own helper, started on first use."""
     global _helper
     with _lock:
         if _helper is None or not _helper.is_mine:
             ours, theirs = socket.socketpair()
             process = _FreshPopen(
-                # Room for the command lines of the processes to be.
+                # Room for the command lines of future processes.
                 [sys.executable, "-m", "tests.warm", str(theirs.fileno()), "." * 2048], cwd=ROOT,
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **OWN_VARIABLES})
@@ -113,13 +114,13 @@ def helper() -> Helper:
 
 
 def close() -> None:
-    """Ends this process' helper."""
+    """Ends this process's helper."""
     if _helper is not None and _helper.is_mine:
         _helper.close()
 
 
 class Popen(subprocess.Popen):
-    """`subprocess.Popen` that starts modules which it knows from a warm process."""
+    """A `subprocess.Popen` that starts known modules from a warm process."""
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, cwd: Any,
                        env: Any, startupinfo: Any, creationflags: Any, shell: bool, *rest: Any) -> None:
@@ -148,7 +149,7 @@ class Popen(subprocess.Popen):
 
 
 def _is_ours(path: list[str]) -> bool:
-    """Whether a process with this path would import what this checkout has: nothing that comes before has modules."""
+    """Whether a process with this path would import this checkout's modules: no earlier entry has any."""
     if str(ROOT) not in path:
         return False
     before = path[:path.index(str(ROOT))]
@@ -156,7 +157,7 @@ def _is_ours(path: list[str]) -> bool:
 
 
 def unlike(variables: Mapping[Any, Any]) -> set[str]:
-    """By which of these variables a fresh interpreter would differ from the helper; then that is not asked."""
+    """Returns the variables by which a fresh interpreter would differ from the helper, which is then not used."""
     own = os.environ | OWN_VARIABLES
     return {name for name in INTERPRETER_VARIABLES if name in variables and own.get(name) != variables[name]}
 
@@ -165,7 +166,7 @@ def unlike(variables: Mapping[Any, Any]) -> set[str]:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any]:
-    """Forks for each request; returns only in the processes that it forked, with what they are to become."""
+    """Forks for each request. Returns only in the forked processes, with their request."""
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     imported: set[str] = set()
@@ -193,14 +194,14 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
         os.close(write)
         os.waitpid(between, 0)
         child = os.read(read, 4)
-        os.read(read, 1)  # Until it is what it is to be; or dead.
+        os.read(read, 1)  # Until it is ready, or dead.
         connection.sendall(child)
         for fd in (read, *fds):
             os.close(fd)
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Makes this process look as if it had been started with the request's command."""
+    """Makes this process look as if the request's command had started it."""
     global _helper
     for name, handler in (("SIGINT", signal.default_int_handler), ("SIGTERM", signal.SIG_DFL)):
         signal.signal(getattr(signal, name), handler)
@@ -261,7 +262,7 @@ def _run(request: dict[str, Any]) -> None:
 
 
 def _set_command_line(words: list[str]) -> None:
-    """What /proc shows of this process."""
+    """Returns this process's entry in /proc."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
     text = b"\0".join(os.fsencode(word) for word in words)[:end - begin - 1]

@@ -1,7 +1,7 @@
-"""Counts each top folder's lines of code, and refuses more than tests/weight.txt records: ``make weight``.
+"""Counts the lines of code in each top folder, and refuses more than tests/weight.txt records: ``make weight``.
 
-Blank lines, comments and docstrings do not count. A folder that grows for a good reason gets its new figure in
-weight.txt, with the reason, in the same commit. ``--lower`` records what has become less.
+Blank lines, comments and docstrings do not count. To let a folder grow, put its new figure and the reason in weight.txt
+in the same commit. ``--lower`` records lower figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORD = "tests/weight.txt"
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 Record = dict[str, tuple[int, str]]
-"""By folder the most lines that it may have, and why."""
+"""Most lines per folder, and the reason."""
 
 
 def code_lines(text: str) -> int:
@@ -36,7 +36,7 @@ def code_lines(text: str) -> int:
 
 
 def weights(root: Path) -> dict[str, int]:
-    """By top folder with Python code in it, its lines; what git ignores is left out."""
+    """Returns the lines of each top folder with Python code; files that git ignores do not count."""
     ignored = {line.strip("/") for line in (root / ".gitignore").read_text().splitlines()}
     found = {}
     for folder in sorted(root.iterdir()):
@@ -53,12 +53,12 @@ def parsed(text: str) -> Record:
 
 
 def objections(now: Mapping[str, int], record: Record, before: Record) -> list[str]:
-    """What is wrong: growth above the record, and a figure that was raised without a reason of its own.
+    """Returns the violations: growth above the record, and a raised figure without a new reason.
 
     Args:
         now: Lines by folder.
-        record: What is allowed.
-        before: The record before it was last changed.
+        record: Allowed lines.
+        before: The record before its last change.
     """
     grown = [f"{folder} has {lines:,} lines of code, more than the {record.get(folder, (0, ''))[0]:,} in {RECORD}: "
              "make it less, or raise the figure there and say why"
@@ -69,7 +69,7 @@ def objections(now: Mapping[str, int], record: Record, before: Record) -> list[s
 
 
 def record_before(root: Path, text: str) -> Record:
-    """The record before its last change, committed or not; empty if git does not know, or is not here."""
+    """Returns the record before its last change, committed or not; empty if git is missing or does not know it."""
     if shutil.which("git") is None:
         return {}
 

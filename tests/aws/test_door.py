@@ -1,4 +1,4 @@
-"""The door to boto3: whom AWS takes us for, and what becomes of an answer that is none."""
+"""The door to boto3: the identity that AWS sees, and answers that are not valid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_without_a_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert open_session().region_name == "us-east-1"
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert open_session().region_name == "eu-west-1"
-    # boto3's own wait a minute for a connection, and five times.
+    # boto3's own client waits a minute for a connection, five times.
     assert open_session().client("sts").meta.config.connect_timeout == PATIENT.connect_timeout
 
 
@@ -52,7 +52,7 @@ def test_a_page_instead_of_an_answer_is_shortened_to_a_line(error: Exception) ->
     (KeyError("GetCallerIdentityResult"), "the answer lacks 'GetCallerIdentityResult'; is it AWS'?")],
     ids=["403", "200"])
 def test_a_proxys_page_in_the_place_of_an_answer_is_told(error: Exception, text: str) -> None:
-    """botocore parses well-formed HTML as XML, and then misses what it looks for."""
+    """botocore parses well-formed HTML as XML, then fails to find the fields it expects."""
     with pytest.raises(AccountError) as end:
         ask(lambda: refuse(error))
     assert str(end.value) == f"the AWS account cannot be asked: {text}"

@@ -1,4 +1,4 @@
-"""The embedded server: usable at once, closed to others, and gone with its owner, however that one ends."""
+"""The embedded server: ready at once, closed to others, and gone with its owner, however the owner ends."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.helpers import ROOT, is_alive, wait_for
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A short folder, since a socket's path must be short, which the server's directory is made in."""
-    # Else pytest would put its own folders there.
+    """Returns a short folder for the server's directory, because socket paths must be short."""
+    # Otherwise pytest would put its own folders there.
     tmp_path_factory.getbasetemp()
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -145,7 +145,7 @@ def test_an_interrupt_at_the_terminal_does_not_reach_it(server: EmbeddedServer):
 
 
 def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
-    """A child that outlives the owner's close must not keep the guardian waiting."""
+    """A child that outlives the owner's close must not block the guardian."""
     server = EmbeddedServer()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -155,7 +155,7 @@ def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
         child.communicate(b"\n")
 
 
-# What it is
+# Identity of the server
 
 
 def test_nobody_else_may_enter(server: EmbeddedServer):
@@ -181,7 +181,7 @@ def test_it_keeps_nothing_on_disk_and_evicts_nothing(server: EmbeddedServer):
     assert not folder.exists()
 
 
-# Which program
+# Choice of program
 
 
 def test_the_shipped_program_is_used_where_none_is_on_the_path(
@@ -257,12 +257,12 @@ def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, 
     assert list(temporary.iterdir()) == []
 
 
-# The fake that unit tests use in its place
+# The fake cache of the unit tests
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_fake_cache_answers_as_the_real_one(server_url: str, seed: int):
-    """Random calls, with ids and versions that collide often."""
+    """Makes random calls whose ids and versions often collide."""
     draw = random.Random(seed)
     real, fake = TrajectoryCache(server_url, f"fake-{uuid.uuid4().hex}"), FakeCache()
     calls = {

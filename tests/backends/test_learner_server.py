@@ -1,4 +1,4 @@
-"""The trajectory cache on a learner instance: reached over TLS by whoever has its credential, and by nobody else."""
+"""The trajectory cache on a learner instance: reachable over TLS, only with its credential."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def free_port() -> int:
 
 
 def require_tls() -> None:
-    """Skips the test where no server with TLS is on PATH."""
+    """Skips the test if no server with TLS is on PATH."""
     program = shutil.which("valkey-server") or shutil.which("redis-server")
     if program is None or shutil.which("openssl") is None:
         pytest.skip("needs openssl, and a valkey-server or redis-server on PATH; the one from PyPI has no TLS")
-    # It complains about the first setting that it does not know.
+    # The server rejects the first setting that it does not know.
     done = subprocess.run([program, "-"], input="tls-port 0\nno-such-setting 1\n", capture_output=True, text=True,
                           check=False)
     if "no-such-setting" not in done.stdout + done.stderr:
@@ -58,7 +58,7 @@ def certificate(server: LearnerServer, tmp_path: Path) -> Path:
 
 
 def client(server: LearnerServer, certificate: Path, **options: str) -> redis.Redis:
-    """As an actor connects."""
+    """Connects as an actor does."""
     fields = json.loads(server.actor_credential)
     return redis.Redis.from_url(f"{server.url}?ssl_ca_certs={certificate}", retry=None, **{
         "username": fields["username"], "password": fields["password"]} | options)

@@ -1,4 +1,4 @@
-"""What a run on a Ray cluster is refused before anything starts; tests/fleet/test_ray_fleet.py trains on one."""
+"""Ray-cluster settings that are refused before anything starts. tests/fleet/test_ray_fleet.py trains on a cluster."""
 
 from __future__ import annotations
 

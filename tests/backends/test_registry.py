@@ -1,4 +1,4 @@
-"""Which backend a run gets, and that a run needs no more of one than its port says."""
+"""Choosing a run's backend; a run needs nothing of a backend beyond its port."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def resolved(file: Path, *settings: str) -> ResolvedExperiment:
 
 
 class Lost(RunError):
-    """What another machine's records say when they are gone."""
+    """Raised when another machine's records are gone."""
 
 
 class Elsewhere(Keeping):
-    """A backend that only this test knows: another machine's records of a run, kept in a list."""
+    """A backend that only this test knows. It keeps another machine's records of a run in a list."""
 
     cost_basis = "metered"
 
@@ -86,7 +86,7 @@ def test_a_run_needs_of_a_backend_what_the_port_says(file: Path, tmp_path: Path)
     assert (result.exit_code, result.error) == (0, None)
     assert backend.told == ["fetch out", "begins", "round 1", "round 2", "ends"]
     assert (result.summary["cost_basis"], result.summary["rounds"]) == ("metered", 2)
-    assert result.summary["spent_usd"] > 0.125, "what the run had cost by the other records counts"
+    assert result.summary["spent_usd"] > 0.125, "the other records' cost counts"
     assert events(out, "spent_elsewhere")[0]["usd"] == 0.125
     assert events(out, "actors_prewarmed")[0]["actors"] == 1
 

@@ -1,4 +1,4 @@
-"""The table of environments: what it rests on, and that its page says what was found."""
+"""The table of environments: its data, and that its page reports the findings."""
 
 from __future__ import annotations
 

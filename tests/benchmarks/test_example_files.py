@@ -1,4 +1,4 @@
-"""Do the example files learn? The page says what the data say, of the files as they are now."""
+"""The page on the example files agrees with the data, which come from the current files."""
 
 from __future__ import annotations
 

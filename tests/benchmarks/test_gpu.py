@@ -1,4 +1,4 @@
-"""The benchmark for a GPU, as far as it can be tried without one; `--rehearse` tries the rest."""
+"""The GPU benchmark, as far as it can be tested without a GPU; `--rehearse` covers the rest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACTIVITY = """
     0     11     43      -     40      7   8000      1      1    0.5
     0      9     43      -     40      7   8000      9      8    1.5
 """
-"""What `nvidia-smi dmon --gpm-metrics` prints, as published for driver 535, with columns of -s m and smocc besides."""
+"""Output of `nvidia-smi dmon --gpm-metrics` as published for driver 535, plus columns of `-s m` and smocc."""
 PLAIN = """
 # gpu     sm    mem    enc    dec     fb   bar1
 # Idx      %      %      %      %     MB     MB
@@ -43,7 +43,7 @@ POINTS: list[Point] = [{"task": task, "turn": turn} for turn in range(2) for tas
 WITH_GPU = Machine((0, 1), parse_gpus(H100.rows, H100.listing), has_mps=True)
 
 
-# What nvidia-smi says
+# Output of nvidia-smi
 
 
 def test_rows_are_read_by_the_names_of_their_columns() -> None:
@@ -56,7 +56,7 @@ def test_rows_are_read_by_the_names_of_their_columns() -> None:
 
 
 def monitored(monkeypatch: pytest.MonkeyPatch, ask: Any, calls: int) -> card.Monitor:
-    """A monitor that has asked so often."""
+    """Returns a monitor that has queried this many times."""
     asked, enough = list[tuple[str, ...]](), threading.Event()
 
     def answer(*words: str) -> str:
@@ -91,11 +91,11 @@ def test_a_monitor_does_without_what_a_gpu_does_not_tell(monkeypatch: pytest.Mon
         "utilisation_percent": 50.0, "sm_activity_percent": None, "sm_occupancy_percent": None, "memory_mib": 1024}
 
 
-# Time, and going on
+# Time limits and continuation
 
 
 class Clock:
-    """Stands still unless something is measured."""
+    """A clock that advances only while something is measured."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -107,7 +107,8 @@ class Clock:
 def measured(
     path: Path, limit_s: float, durations_s: dict[str, float], head: dict[str, str] = HEAD
 ) -> tuple[list[tuple[str, int, float]], list[str]]:
-    """Measures, each task for so long; returns what was begun, with the time that it was given, and what was said."""
+    """Measures each task for its duration. Returns the tasks begun, with the time given to each, and the printed lines.
+    """
     clock, begun, said = Clock(), [], []
 
     def measure(point: Point, left_s: float) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def test_what_fails_is_named_and_a_part_of_which_all_fails_writes_nothing(tmp_pa
         "task Ant, turn 0": "out of memory", "task Ant, turn 1": "out of memory"}
 
 
-# What is measured
+# Measurements
 
 
 def points_and_commands() -> Iterator[tuple[str, Point, list[str]]]:
@@ -197,7 +198,7 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len({json.dumps(point) for point in points}) == len(points)
 
 
-# What is missing
+# Missing hardware or programs
 
 
 def test_without_a_gpu_each_part_says_so_in_one_line_and_writes_nothing(
@@ -243,7 +244,7 @@ def test_a_program_that_fails_or_takes_too_long_is_not_measured(code: str, reaso
 
 
 def made_up() -> dict[str, Any]:
-    """Results of all parts, which nobody measured."""
+    """Made-up results for all parts."""
     measures = {measure: 10.0 for figure in page.FIGURES.values() for measure in figure.measures}
     bench = Bench(WITH_GPU, "python", is_rehearsal=True)
     return {name: {**HEAD, "not_measured": {

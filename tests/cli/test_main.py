@@ -1,4 +1,4 @@
-"""The command line: what helps is short, and what is asked for is told or refused with the nearest name."""
+"""The command line: help is short, and requests are answered or refused with the nearest name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers import ROOT
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    """What a command prints; the test fails if it ends with another code."""
+    """Returns a command's output; fails the test if the exit code differs."""
     try:
         ended = main(arguments)
     except SystemExit as end:
@@ -46,7 +46,7 @@ def test_a_mistyped_command_is_refused_with_the_nearest(
 
 
 def test_what_is_refused_steers_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What a downloaded run's files say may stand in an error."""
+    """Errors may quote text from a downloaded run's files."""
     path = tmp_path / "a.yaml"
     path.write_text('environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n"\\e[2Jkey": 1\n')
     text = said(capsys, "plan", str(path), code=2)
@@ -58,7 +58,7 @@ def test_a_former_command_answers_with_where_it_is_now(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("arguments", [
-    # Refused for other reasons, after they have been read.
+    # Refused for other reasons after they are read.
     ("train", "--set", "budget.usd=0.000001"), ("plan", "--set", "cache.kind=serverless")])
 def test_what_a_file_says_of_an_instance_that_there_is_not_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the names of instance types tell."""
+"""Facts read from the names of instance types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_types_with_gpus_are_told_by_their_series() -> None:
 
 @pytest.fixture(scope="module")
 def facts() -> Mapping[str, Mapping[str, Any]]:
-    """What EC2 answers to DescribeInstanceTypes, as moto has recorded it, by type; p3 is no longer there."""
+    """EC2's answers to DescribeInstanceTypes by type, as recorded by moto; p3 is no longer included."""
     path = Path(moto.__file__).parent / "ec2" / "resources" / "instance_types.json.gz"
     return json.loads(gzip.decompress(path.read_bytes()))
 
@@ -69,7 +69,7 @@ def test_virtual_cpus_that_share_a_core_are_told_by_the_family(facts: Mapping[st
 
 
 def test_a_vcpu_costs_the_same_in_all_sizes_of_a_family_without_gpus() -> None:
-    """As AWS sells them; a price that was copied wrongly stands out."""
+    """Prices as AWS sells them, so that a wrongly copied price is obvious."""
     by_family: dict[str, set[float]] = {}
     for name, usd in PRICES.instance_hour_usd.items():
         if not has_gpu(name) and not name.startswith("t"):

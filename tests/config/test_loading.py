@@ -1,4 +1,4 @@
-"""Files that extend others: what counts, what is refused, and that no word of the paper's experiments has changed."""
+"""Files that extend others: which values win, which are refused, and that the paper's experiments are unchanged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from runtime.errors import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = json.loads(Path(__file__).with_name("paper_trees.json").read_text())
-"""Trees of experiments/paper from when each file stood for itself."""
+"""Trees of experiments/paper from before the files extended each other."""
 BASE = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
 
 
 def files(folder: Path, **texts: str) -> Path:
-    """Writes NAME.yaml for each text; returns the first one's path."""
+    """Writes NAME.yaml for each text; returns the path of the first."""
     for name, text in texts.items():
         path = folder / f"{name.replace('__', '/')}.yaml"
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The experiment file: every wrong one is refused with words that help, and a right one survives unchanged."""
+"""The experiment file: every wrong one is refused with a helpful message, and a correct one is read unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LEAVES = [path for path in FIELDS if path not in SECTIONS]
 
 
 def types_and_bounds(annotation: Any, metadata: Any = ()) -> Iterator[tuple[Any, dict[str, float]]]:
-    """Every type that a field may have, with its bounds, read from the annotation in another way than config.py's."""
+    """Yields every type that a field may have, with its bounds. Reads the annotation differently from config.py."""
     if get_origin(annotation) is Annotated:
         inner, *extra = get_args(annotation)
         yield from types_and_bounds(inner, [*metadata, *extra])
@@ -76,7 +76,7 @@ BOUNDED = [path for path in NUMBERS if numeric(path)[1]]
 
 
 def tree_with(path: str, value: Any) -> dict[str, Any]:
-    """An experiment that reads the key, and has that value for it."""
+    """Returns an experiment that reads the key and sets it to the value."""
     return tree_with_all(deciders(path) | {path: value})
 
 
@@ -98,7 +98,7 @@ def load_refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
     return str(caught.value)
 
 
-# What is there
+# Fields that exist
 
 
 def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm():
@@ -215,11 +215,11 @@ def test_the_bounds_themselves_are_allowed(path: str):
         try:
             experiment_from_tree(tree_with(path, kind(bounds[name])), source="x.yaml")
         except ExperimentError as error:
-            # Two fields may contradict each other there, which is another refusal.
+            # Two fields may contradict each other here, which gives a different refusal.
             assert "is not allowed" not in str(error)
 
 
-# What is refused, field by field
+# Refusals, field by field
 
 
 @pytest.mark.parametrize(("key", "text", "told"), [
@@ -339,11 +339,11 @@ def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(path: str,
     ("actor.timeouts", "actor.timeout_s"), ("learner.instance_type", "learner.instance_types"),
     ("fleet.process", "fleet.processes"), ("cache.uri", "cache.url"), ("budget.usdd", "budget.usd"),
     ("stop.max_round", "stop.max_rounds"), ("evaluation.episode", "evaluation.episodes"),
-    # In the wrong section: the known name is elsewhere.
+    # In the wrong section: the known name is in another one.
     ("algorithm.learning_rate", "algorithm.ppo.learning_rate"), ("max_rounds", "stop.max_rounds"),
-    # Of the algorithm that is chosen.
+    # A key of the chosen algorithm.
     ("learning_rate", "algorithm.ppo.learning_rate"), ("importance_clip", "algorithm.impact.importance_clip"),
-    # By the names that stable-baselines3 and rl-zoo3 have for them.
+    # The names that stable-baselines3 and rl-zoo3 use.
     ("n_envs", "scaler.actors_fixed"), ("algorithm.ppo.n_steps", "actor.fragment_steps"),
     ("algorithm.ppo.gamma", "algorithm.ppo.discount"), ("policy_kwargs", "network.hidden_sizes"),
 ])
@@ -385,7 +385,7 @@ min_time_s_per_iteration broadcast_interval""".split()
 MEANT = {"gae_lambda": "gae_lambda", "entropy_coeff": "entropy_coefficient", "kl_coeff": "kl_coefficient",
          "lambda_": "gae_lambda", "minibatch_size": "minibatch_steps", "num_epochs": "epochs",
          "sgd_minibatch_size": "minibatch_steps", "fcnet_activation": "activation"}
-"""Those of them that are so like a key here that they need no translation, which they are."""
+"""Names so similar to a key here that they need no translation."""
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES_OF_OTHERS} - {"gae_lambda"}))
@@ -412,7 +412,7 @@ def test_a_key_like_no_other_is_refused_with_the_known_ones(section: str):
     assert all(key in text for key in known)
 
 
-# What is refused, file by file
+# Refusals, file by file
 
 
 @pytest.mark.parametrize("text", [
@@ -564,7 +564,7 @@ def test_resolving_fills_every_computed_default_and_is_idempotent():
     assert resolved.fleet.processes >= 1
     assert resolved.learner.threads >= 1
     assert resolved.resolved() == resolved
-    # Still a tree that its own rules allow.
+    # The result is still a tree that its own rules allow.
     assert Experiment.model_validate(resolved.model_dump()).resolved() == resolved
 
 
@@ -617,7 +617,7 @@ def test_resolving_keeps_what_was_given():
             resolved.learner.threads) == (0, 3, 100, 1)
 
 
-# What a run is, whatever it costs
+# A run's identity, whatever it costs
 
 CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
@@ -630,16 +630,16 @@ CHANGEABLE_LEAVES = set(
 
 
 def identified(path: str = "seed", **leaf: Any) -> Experiment:
-    """An experiment with an end, which reads the key, of an algorithm with both kinds of rounds if it may be."""
+    """Returns an experiment with an end that reads the key. Its algorithm has both kinds of rounds if possible."""
     tree = {"algorithm.kind": "impact", "algorithm.rounds": "synchronous", "stop.max_rounds": 77,
             "stop.max_steps": 7777}
     return experiment_from_tree(tree_with_all(tree | deciders(path) | leaf), source="x.yaml")
 
 
 def others(path: str, default: Any) -> Iterator[Any]:
-    """Values that this field may have, instead of its default."""
+    """Yields values that this field may have instead of its default."""
     if path == "learner.kind":
-        # The one that a run may be continued with.
+        # A run may continue with this one.
         yield "function"
     for kind, _ in kinds_of(path):
         if get_origin(kind) is Literal:
@@ -742,7 +742,7 @@ def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, A
     try:
         resolved = load_experiment(path, is_of_run=True).resolved()
     except ExperimentError as error:
-        assert "is not allowed" not in str(error), "drawn from what is allowed"
+        assert "is not allowed" not in str(error), "drawn from the allowed values"
         return
     assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved() == resolved
 
@@ -757,7 +757,7 @@ def test_names_that_look_like_something_else_survive_yaml(tmp_path: Path, name: 
 
 SECRET_URLS = [f"redis://:{SECRET}@cache.example:6379/0", f"rediss://user:{SECRET}@cache.example",
                f"redis://user:{SECRET}@[::1]:6379", f"unix://user:{SECRET}@/run/cache.sock",
-               # Both are forms that redis-py documents.
+               # redis-py documents both forms.
                f"unix:///run/cache.sock?db=0&password={SECRET}", f"redis://cache.example?password={SECRET}"]
 
 
@@ -804,7 +804,7 @@ def test_a_password_is_in_no_error_about_set(tmp_path: Path, overrides: list[str
     assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML, *overrides)
 
 
-# Anything at all
+# Arbitrary input
 
 SCALARS = (st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4)
            | st.dates() | st.sampled_from([2**63, -1, 10**400, 1e308]))

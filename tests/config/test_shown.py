@@ -1,4 +1,4 @@
-"""What is shown of an experiment, and what its config.yaml holds."""
+"""How an experiment is displayed, and the contents of its config.yaml."""
 
 from __future__ import annotations
 

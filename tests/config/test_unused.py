@@ -1,4 +1,6 @@
-"""Keys that a run never reads: refused where they stand beside what decides that, and named where they stand below."""
+"""Keys that a run never reads: refused if they are next to the key that decides this, and named if they are further
+down.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NITRO = "environment: {id: Hopper-v5}\nbudget: {usd: 1}\nscaler: {kind: nitro, a
 
 
 def written(folder: Path, **texts: str) -> Path:
-    """Writes NAME.yaml for each text; returns the first one's path."""
+    """Writes NAME.yaml for each text; returns the path of the first."""
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(text)
     return folder / f"{next(iter(texts))}.yaml"
@@ -42,7 +44,7 @@ def kinds_of(section: str) -> tuple[str, ...]:
 
 
 def readers(path: str) -> tuple[str, ...]:
-    """The kinds of its section that read a key; none if it is no key of a kind."""
+    """Returns the kinds of its section that read a key; empty if the key belongs to no kind."""
     section, _, rest = path.partition(".")
     inner = rest.partition(".")[0]
     if section_of(FIELDS.get(f"{section}.{inner}", FIELDS["seed"])) is not None:
@@ -56,7 +58,7 @@ def never_read(experiment: Experiment) -> list[str]:
 
 
 def test_every_section_of_a_kind_is_read_by_a_kind() -> None:
-    """So that the keys of another one are refused without being listed anywhere."""
+    """This lets keys of another kind be refused without a list of them."""
     inner = [path for path, info in FIELDS.items() if section_of(info) is not None and "." in path]
     assert [path for path in inner if path.rpartition(".")[2] not in kinds_of(path.partition(".")[0])] == []
     assert {path.partition(".")[0] for path in inner} >= {"algorithm", "learner", "fleet"}
@@ -76,7 +78,7 @@ def test_no_run_of_another_kind_reads_a_key_of_a_kind(section: str) -> None:
         found = never_read(experiment)
         expected = [path for path in LEAVES if path.startswith(f"{section}.") and readers(path)]
         assert [path for path in expected if kind not in readers(path) and path not in found] == []
-        assert len(found) == len(set(found)), "none is told twice"
+        assert len(found) == len(set(found)), "none is reported twice"
         assert {*found, *(key for one in unused(experiment) for key in one.deciders)} <= set(LEAVES)
 
 
@@ -159,7 +161,7 @@ def test_a_base_that_is_wrong_in_itself_is_refused_by_its_name(tmp_path: Path) -
 
 
 def test_a_run_is_what_it_reads(tmp_path: Path) -> None:
-    """What is not used changes neither the run nor what is written of it."""
+    """Unused keys change neither the run nor its records."""
     path = written(tmp_path, a=NITRO)
     fixed = ["scaler.kind=fixed", "scaler.actors_fixed=8"]
     changed, plain = load_experiment(path, fixed), load_experiment(written(

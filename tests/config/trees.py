@@ -1,4 +1,4 @@
-"""Experiments that read a key: what else must be set so that the key counts."""
+"""Experiments that read a key: the other settings that a run needs to use the key."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _PARTS: dict[str, dict[str, Any]] = {
 
 
 def deciders(path: str) -> dict[str, Any]:
-    """The keys and values, besides defaults, with which a run reads a key; by dotted path."""
+    """Returns the non-default settings, by dotted path, with which a run reads a key."""
     found = {key: value for part, keys in _PARTS.items() if f"{path}.".startswith(f"{part}.")
              for key, value in keys.items()}
     section, _, key = path.partition(".")
-    # The fixed scaler, which does not read all that scalers share, only for what no other has.
+    # Use the fixed scaler, which does not read all shared settings, only for keys that no other scaler has.
     kinds = sorted(SCALERS.settings, key=lambda kind: kind == "fixed")
     owner = next((kind for kind in kinds if key in SCALERS.settings[kind].model_fields), None)
     if section == "scaler" and owner is not None:
@@ -43,7 +43,7 @@ def deciders(path: str) -> dict[str, Any]:
 
 
 def tree_with(values: dict[str, Any], base: dict[str, Any] = MINIMAL) -> dict[str, Any]:
-    """A copy of a tree with other values, by dotted path."""
+    """Returns a copy of a tree with other values, by dotted path."""
     tree = {name: dict(section) for name, section in base.items()}
     for path, value in values.items():
         *sections, key = path.split(".")

@@ -1,4 +1,4 @@
-"""The budget: spent + reserved never exceeds it, to the last unit and in the floats that a run reports."""
+"""The budget: spent + reserved never exceeds it, in exact units and in the floats that a run reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOLLARS = st.one_of(
 
 
 def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
-    """Spent and reserved dollars, from the whole units that the budget counts in."""
+    """Returns spent and reserved dollars, from the integer units that the budget counts in."""
     whole = Budget(1.0)
     assert whole.reserve("all", 1.0)
     units_per_usd = whole.get_state()["reserved"]["all"]
@@ -32,7 +32,7 @@ def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """Any sequence of calls; who holds what is kept beside it."""
+    """Makes any sequence of calls and tracks separately who holds what."""
 
     @initialize(usd=st.sampled_from([0.3, 0.7, 1.0, 1 / 3, 0.1 + 0.2, 2.5e-12, 1.5e-12, 7.77]) | st.floats(1e-6, 5))
     def open(self, usd: float) -> None:
@@ -69,7 +69,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def release(self, name: str) -> None:
-        """Whether anything is reserved under that name or not."""
+        """Releases the name whether or not anything is reserved under it."""
         self.budget.release(name)
         self.held.pop(name, None)
 
@@ -82,7 +82,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule()
     def travel(self) -> None:
-        """Through JSON, as the ledger does."""
+        """Through JSON, as in the ledger."""
         state = json.loads(json.dumps(self.budget.get_state(), allow_nan=False))
         self.budget = Budget(self.usd)
         self.budget.set_state(state)
@@ -99,7 +99,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_budget_in_floats(self) -> None:
-        """As whoever reads rounds.jsonl checks it."""
+        """Checks the floats as a reader of rounds.jsonl would."""
         assert self.budget.spent_usd + self.budget.reserved_usd <= self.usd
         assert self.budget.free_usd >= 0.0
 

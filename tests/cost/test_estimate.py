@@ -1,4 +1,4 @@
-"""What a deployment is said to cost, against plain arithmetic with the list prices of us-east-1."""
+"""Estimated cost of a deployment, against plain arithmetic with the list prices of us-east-1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VOLUME_100_GIB, ADDRESS, SERVERLESS, UPLOADS = 100 * 0.08 / 730, 0.005, 0.1 * 0.084, 360 * 12 * 0.005e-3
 WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
 """Metrics, dashboard, alarms and images; see tests/cost/test_meter.py."""
-"""Dollars an hour."""
+"""Dollars per hour."""
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
@@ -26,14 +26,14 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 
 def test_the_shipped_experiment():
     found = expected_cost(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
-    # m7i.large, the dearest of the types that may be launched.
+    # m7i.large, the most expensive of the types that may be launched.
     assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
     assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)
     assert found.provisioned_usd_per_hour == 0.0
     assert found.burn_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED + SERVERLESS)
-    # Three ticks, the learner's grace and its instance's end are 360 s; the cache may take 900 s more.
+    # Three ticks, the learner's grace period and its instance's shutdown take 360 s; the cache may take 900 s more.
     learner_usd = found.learner_usd_per_hour
-    # CloudWatch bills the hour that has begun.
+    # CloudWatch bills each started hour.
     assert found.tail_usd == pytest.approx((360 * learner_usd + 1260 * SERVERLESS) / 3600 + WATCHED)
 
 

@@ -1,4 +1,4 @@
-"""Tightened limits: never longer than the experiment's, never shorter than what was seen; old rounds are forgotten."""
+"""Tightened limits: never longer than the experiment's and never shorter than observed. Old rounds are forgotten."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_nobody_knows_is_not_tightened(missing: str):
     known = dict.fromkeys(("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s"), 1.0)
     del known[missing]
     assert list(seen(**known).choices(detects=True, evaluates=True)) == [WHOLE]
-    # What does not happen in a round need not be known.
+    # Times of phases that a round does not have need not be known.
     is_needed = missing not in ("detect_s", "evaluate_s")
     assert (len(list(seen(**known).choices(detects=False, evaluates=False))) == 1) == is_needed
     expected = PhaseTimes(WHOLE, samples_max=100, expected=known | {missing: 2.0})

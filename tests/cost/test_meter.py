@@ -1,4 +1,4 @@
-"""What a run is billed: every price against plain arithmetic, and the budget kept over random traces of rounds."""
+"""A run's bill: every price against plain arithmetic, and the budget kept over random traces of rounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN = PriceTable(
     request_usd=0.5, instance_hour_usd={"small": 36.0, "large": 72.0},
     serverless_cache_gib_hour_usd=3600.0, serverless_cache_gib_min=0.25, serverless_cache_ecpu_usd=0.0625,
     cache_node_hour_usd=7200.0, volume_gib_month_usd=7.30, public_ipv4_hour_usd=360.0, put_usd=0.25)
-"""Prices with which every sum can be done in one's head."""
+"""Simple prices whose sums are easy to check by hand."""
 TRAFFIC_MAX = 10_000
 
 
@@ -86,7 +86,7 @@ def test_the_first_slots_are_provisioned(provisioned: int):
 @pytest.mark.parametrize(("billed_s", "milliseconds"), [
     (0.0, 0), (0.0001, 1), (0.001, 1), (0.0011, 2), (0.9991, 1000), (1.25, 1250), (0.0004 + 0.0004, 1),
     (0.0006 + 0.0006, 2),
-    # Sums that come out a hair too large in floating point: three tenths are 300 ms, not 301.
+    # Sums that come out slightly too large in floating point: three tenths are 300 ms, not 301.
     (0.1 + 0.2, 300), (1.1 + 2.2, 3300), (0.001 * 3, 3)])
 def test_a_duration_is_rounded_up_to_the_millisecond(billed_s: float, milliseconds: int):
     usd = model().roles[ACTOR].usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
@@ -116,7 +116,7 @@ def test_the_worst_case_is_on_demand_after_the_longest_cold_start(provisioned: i
     """Provisioned capacity may not be up yet."""
     cost = model(actor={"provisioned": provisioned, "architecture": architecture, "memory_mib": 2048},
                  cache={"kind": "serverless"})
-    # 10,000 bytes are 10 KiB begun.
+    # 10,000 bytes count as 10 KiB, rounded up.
     assert cost.roles[ACTOR].worst_case_usd() == pytest.approx((60 + 10) * 2 * rate + 0.5 + 10 * 0.0625)
 
 
@@ -126,7 +126,7 @@ def test_the_price_table_as_shipped():
     assert usd == pytest.approx(1.66667e-4 + 2e-7)
     assert cost.learner_usd(3600.0) == pytest.approx(1.53)
     for prices in PRICES.functions.values():
-        # Provisioned concurrency pays off when it is used, and arm64 is the cheaper one.
+        # Provisioned concurrency pays off when used, and arm64 is cheaper.
         assert prices.provisioned_duration_usd + prices.provisioned_capacity_usd < prices.on_demand_usd
     assert PRICES.functions["arm64"].on_demand_usd < PRICES.functions["x86_64"].on_demand_usd
     assert PRICES.region
@@ -150,7 +150,7 @@ def test_the_worst_case_is_one(data, provisioned, kind, architecture, memory_mib
     reserved = {key: units for key, units in meter.budget.get_state()["reserved"].items() if key.endswith(f" {name}")}
     assert len(reserved) == 1
     before = meter.budget.get_state()["spent"]
-    # What is metered contains its start-up, which Lambda ends after 10 s.
+    # The metered time includes start-up, which Lambda ends after 10 s.
     longest_s = timeout_s + (10.0 if is_metered else 0.0)
     ended(meter, slot, attempt, billed_s=data.draw(st.floats(0, longest_s) | st.just(longest_s)),
           init_s=data.draw(st.floats(0, 10) | st.sampled_from([0.0, 10.0, 60.0])), is_metered=is_metered,
@@ -158,7 +158,7 @@ def test_the_worst_case_is_one(data, provisioned, kind, architecture, memory_mib
     assert meter.budget.get_state()["spent"] - before <= sum(reserved.values())
 
 
-# What passes by the hour
+# Costs by the hour
 
 
 def test_the_learner_is_paid_by_the_second_at_the_first_types_rate():
@@ -181,7 +181,8 @@ def test_cache_volume_and_address_are_paid_by_the_second(kind: str, hourly: floa
 
 
 def test_uploads_are_twelve_requests_every_ten_seconds_and_cloudwatch_is_paid_by_the_hour():
-    # A month: eleven metrics, a dashboard, six metrics under alarms, the images; and a request with metrics a minute.
+    # Per month: eleven metrics, a dashboard, six metrics under alarms and the images. Per minute: one metrics
+    # request.
     watched_usd = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
     assert model().kept_usd(25.0) == pytest.approx(2.5 * 12 * 0.25 + 25 / 3600 * watched_usd)
 
@@ -230,7 +231,7 @@ def test_a_block_of_provisioned_capacity_is_paid_once():
     for seconds in (100.0, 100.0, 100.0, 0.5, 120.0, 120.0, 59.5, 0.001):
         meter.open_round(0, smallest=0)
         paid.append(meter.close_round(actors_started=0, seconds=seconds).provisioned_cost_usd)
-    # 300 s are one block exactly; the second begins after them, at 600 s it is used up to the last second.
+    # 300 s are exactly one block. The second block starts after them, and at 600 s it is used up to the last second.
     assert paid == [pytest.approx(block_usd), 0, 0, pytest.approx(block_usd), 0, 0, 0, pytest.approx(block_usd)]
 
 
@@ -252,7 +253,7 @@ def test_only_on_demand_actors_start_cold_and_only_where_none_was_warm():
     meter.open_round(5, smallest=1)
     assert [cold_seconds(meter, slot, 0) for slot in range(5)] == [0.0, 0.0, 0.0, 2.0, 2.0]
     meter.close_round(actors_started=5, seconds=1.0)
-    # A small round does not make the others cold again.
+    # A small round does not make the other slots cold again.
     meter.open_round(2, smallest=1)
     assert [cold_seconds(meter, slot, 0) for slot in range(2)] == [0.0, 0.0]
     meter.close_round(actors_started=2, seconds=1.0)
@@ -341,7 +342,7 @@ def test_a_cold_start_is_in_the_bill():
 @pytest.mark.parametrize("attempt", [0, 1])
 @pytest.mark.parametrize(("provisioned", "init_s", "rate"), [
     (0, 0.0, 0.008), (0, 2.0, 0.008), (1, 0.0, 0.004),
-    # It started cold, so that it found no provisioned environment.
+    # It started cold, so it found no provisioned environment.
     (1, 2.0, 0.008), (1, 0.001, 0.008)])
 def test_what_the_platform_metered_is_billed_as_it_is(provisioned: int, init_s: float, rate: float, attempt: int):
     meter = unlimited(actor={"provisioned": provisioned})
@@ -374,7 +375,7 @@ ACTOR_WORST_USD = 70 * 0.008 + 0.5
 
 @pytest.mark.parametrize(("fits", "wanted", "smallest", "granted"), [
     (5, 5, 2, 5), (5, 9, 2, 5), (2, 9, 2, 2), (1, 9, 2, 0), (0, 9, 2, 0), (3, 3, 3, 3), (2, 3, 3, 0),
-    # A round that wants fewer than the smallest gets those, or nothing.
+    # A round that wants fewer than the smallest number gets what it wants, or nothing.
     (1, 1, 2, 1), (0, 1, 2, 0)])
 def test_a_round_shrinks_to_what_fits_or_is_refused(fits: int, wanted: int, smallest: int, granted: int):
     meter = Meter(model(), Budget(round_base_usd() + (fits + 0.5) * ACTOR_WORST_USD))
@@ -433,7 +434,7 @@ def test_work_that_cost_more_than_its_worst_case_leaves_less_for_what_comes():
 
 
 class Told:
-    """Events, as JSON holds them."""
+    """Records events as JSON stores them."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -497,7 +498,7 @@ def test_the_state_goes_through_json_and_continues_alike():
 
 
 class WallClock:
-    """Seconds since 1970 that pass only when told to."""
+    """Seconds since 1970, which a test advances by hand."""
 
     def __init__(self, now_s: float = 1.8e9) -> None:
         self.now_s = now_s
@@ -507,7 +508,7 @@ class WallClock:
 
 
 class Trace:
-    """Plays random rounds on a meter, and checks the budget after every step."""
+    """Plays random rounds on a meter and checks the budget after every step."""
 
     def __init__(self, seed: int, *, is_deployed: bool = False) -> None:
         self.random, self.is_deployed, self.clock = random.Random(seed), is_deployed, WallClock()
@@ -535,7 +536,7 @@ class Trace:
         return WallClockMeter(self.model, Budget(self.usd), billed_since_s=WallClock().now_s, now=self.clock)
 
     def draw_limits(self) -> Limits:
-        """As the experiment says, or any shorter ones."""
+        """Draws the experiment's limits or shorter ones."""
         whole, share = self.model.limits, self.random.random
         return self.random.choice([whole, Limits(
             whole.actor_s * share(), whole.collect_s * share(), whole.update_s * share(), factor=1.5)])
@@ -549,7 +550,7 @@ class Trace:
 
     def end(self, slot: int, attempt: int) -> None:
         draw = self.random
-        # Only a platform meters, and it ends an actor at its own limit.
+        # Only a platform meters usage, and it ends an actor at its own limit.
         is_metered = self.is_deployed and draw.random() < 0.5
         longest_s = self.actor_s + (10.0 if is_metered else 0.0)
         billed_s = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
@@ -568,7 +569,7 @@ class Trace:
         self.is_tightened += limits.is_tightened
         is_held, granted = (self.meter.fits(wanted, limits),
                             self.meter.open_round(wanted, smallest=smallest, limits=limits))
-        # A sum of floats may differ from one of whole units by as many units as there are terms.
+        # A float sum may differ from an integer sum by as many units as it has terms.
         assert is_held == (granted == wanted) or abs(self.meter.free_usd) < 1e-8
         self.check()
         assert granted == 0 or min(smallest, wanted) <= granted <= wanted
@@ -597,7 +598,7 @@ class Trace:
         seconds = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
         self.clock.now_s += seconds
         if running:
-            # Killed: what is reserved counts as spent.
+            # Killed: the reserved amount counts as spent.
             self.meter.forfeit()
             assert self.meter.reserved_usd == 0.0
             self.check()
@@ -661,7 +662,7 @@ def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot
             standing_s * (STANDING_S_USD if is_deployed else 0.01 + 361.0 / 3600))
         before_usd = meter.reserved_usd
         assert add(meter, [slot], attempt)
-        # AWS Lambda keeps the function's own limit, and may start any environment anew.
+        # AWS Lambda enforces the function's own limit, and may restart any environment.
         seconds = 70.0 if is_deployed else 2.0 + 10.0 * starts_cold
         assert meter.reserved_usd - before_usd == pytest.approx(seconds * 0.008 + 0.5)
 
@@ -672,7 +673,7 @@ GRADIENT = "gradient"
 
 
 def with_gradients(usd: float) -> Meter:
-    """A meter of a run whose learner has functions, too, with 2 GiB, 30 s and provisioned capacity for the first."""
+    """Returns a meter for a run with learner functions (2 GiB, 30 s, provisioned capacity for the first)."""
     functions = FunctionPrices(PLAIN, cache_kind="serverless", memory_mib=2048, architecture="x86_64", timeout_s=30,
                                traffic_bytes_max=4096, provisioned=1)
     return Meter(cost_model(experiment(), PLAIN, traffic_bytes_max=TRAFFIC_MAX, roles={GRADIENT: functions}),
@@ -686,7 +687,7 @@ def test_learner_functions_are_reserved_and_settled_beside_actors():
     before_usd = meter.reserved_usd
     assert meter.reserve([Work(GRADIENT, slot) for slot in range(3)]) == 3
     assert meter.reserved_usd - before_usd == pytest.approx(3 * worst_usd)
-    # Warm is a slot of its own role; provisioned is the first gradient function, and no actor.
+    # Slots stay warm per role. Only the first gradient function is provisioned, and no actor is.
     assert [ended(meter, slot, init_s=2.0) for slot in range(2)] == [3.0, 3.0]
     assert meter.settle(Work(GRADIENT, 0), used(1.0, 2.0), traffic_bytes=1025) == 1.0
     assert meter.settle(Work(GRADIENT, 1), used(1.0, 2.0)) == 3.0
@@ -726,7 +727,7 @@ def test_work_that_nobody_priced_or_reserved_is_refused():
 SINCE_S = 1.8e9
 KEPT_S_USD = 12 * 0.25 / 10 + WATCHED_USD_PER_HOUR / 3600
 STANDING_S_USD = 0.01 + 361.0 / 3600 + KEPT_S_USD
-"""Learner, volume and address, uploads, CloudWatch and images: dollars a second."""
+"""Returns dollars per second for the learner, volume and address, uploads, CloudWatch and images."""
 PROVISIONED = {"actor": {"provisioned": 2}}
 BLOCK_USD = 300 * 2 * 0.001
 
@@ -741,7 +742,7 @@ def standing_usd(bill: Any) -> float:
 
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("pass"), st.floats(0, 1000)), st.tuples(st.just("jump back"), st.floats(0, 1000)),
-    # Seconds that the clock says, and that the loop says.
+    # Seconds by the clock, and by the loop.
     st.tuples(st.just("round"), st.floats(0, 120), st.floats(0, 10_000)), st.tuples(st.just("catch up")),
     st.tuples(st.just("travel")), st.tuples(st.just("forfeit"), st.floats(0, 1000))), max_size=25)
 
@@ -820,7 +821,7 @@ def test_a_session_here_pays_for_the_machine_alone_and_not_for_keeping_the_run_e
 
 
 def test_nothing_is_billed_before_it_was_there():
-    """The order of a start: the cache, then warm actors, then the instance; each second of each of them once."""
+    """Resources start in order: the cache, warm actors, the instance. Each of their seconds is billed once."""
     cost = model(**PROVISIONED, cache={"kind": "node"})
     clock = WallClock(SINCE_S + 900.0)
     froms = {"cache_from_s": SINCE_S + 60.0, "provisioned_from_s": SINCE_S + 250.0, "learner_from_s": SINCE_S + 600.0}
@@ -941,7 +942,7 @@ def test_forfeiting_bills_actors_in_full_and_what_stands_by_the_clock():
 
 
 def test_a_learner_that_replaces_another_pays_for_the_time_between_them():
-    """The deployment goes on: its cache, its disk and its provisioned capacity are paid for all the same."""
+    """The deployment continues. Its cache, disk and provisioned capacity still cost money."""
     clock = WallClock(SINCE_S)
     first = by_the_clock(clock)
     clock.now_s += 100.0
@@ -955,7 +956,7 @@ def test_a_learner_that_replaces_another_pays_for_the_time_between_them():
 
 
 def ended_deployment(clock: WallClock, lasted_s: float) -> dict[str, Any]:
-    """The state of a deployment that billed its last second."""
+    """Returns the state of a deployment that billed its last second."""
     first = by_the_clock(clock, **PROVISIONED)
     clock.now_s += lasted_s
     first.catch_up()
@@ -975,7 +976,7 @@ def test_a_later_deployment_does_not_pay_for_the_gap():
 
 
 def test_a_later_deployment_pays_for_provisioned_blocks_of_its_own():
-    """What was left of the last block of the one before it went with it."""
+    """The rest of the last block ended with the previous deployment."""
     clock = WallClock(SINCE_S)
     state = ended_deployment(clock, 310.0)
     clock.now_s += 50_000.0
@@ -990,7 +991,7 @@ def test_a_later_deployment_pays_for_provisioned_blocks_of_its_own():
 
 
 def test_what_a_round_held_when_its_deployment_went_is_forfeited_in_full():
-    """Nobody knows any more for how long the learner stood there after its last bill."""
+    """Nothing records how long the learner kept running after its last bill."""
     clock = WallClock(SINCE_S)
     first = by_the_clock(clock)
     clock.now_s += 50.0
@@ -1034,7 +1035,7 @@ def test_setting_the_systems_clock_neither_bills_twice_nor_for_nothing(monkeypat
 
 
 def test_a_learner_that_is_a_function_pays_for_no_instance():
-    """An update with its start, its requests to the bucket, and the loop: each by hand."""
+    """An update with its start, its bucket requests and the loop, each computed by hand."""
     meter = unlimited(learner={"kind": "function", "function": {
         "memory_mib": 2048, "coordinator_memory_mib": 512, "timeout_s": 30}}, cache={"kind": "none"})
     assert meter.open_round(1, smallest=1) == 1
@@ -1048,7 +1049,7 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     bill = meter.close_round(actors_started=1, seconds=4.0)
     assert bill.learner_cost_usd == pytest.approx(3.5 * 2 * 0.008 + request_usd + 4.0 * 0.5 * 0.008)
     assert meter.reserved_usd == 0.0
-    # Warm; and a round without an update gives the invocation back.
+    # A warm update; a round without an update returns the unused invocation.
     meter.open_round(1, smallest=1)
     meter.reserve([Work(LEARNER, 0)])
     assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 2.0

@@ -1,4 +1,4 @@
-"""Prices as boto3 reads them from a Price List API on this machine, with decoys beside every product."""
+"""Prices that boto3 reads from a local Price List API with decoys next to every product."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FEES = {
     "functions.x86_64.provisioned_duration_usd": "PROVISIONED-X86", "serverless_cache_gib_hour_usd": "DATA-VALKEY",
     "serverless_cache_ecpu_usd": "ECPU-VALKEY", "cache_node_hour_usd": "NODE-VALKEY-0", "volume_gib_month_usd": "GP3",
     "public_ipv4_hour_usd": "IPV4", "put_usd": "PUT"}
-"""By price, the beginning of its SKU in us-east-1."""
+"""Maps each price to the start of its SKU in us-east-1."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceList]:
 
 
 def fetch(region: str = "us-east-1", **of: Any) -> PriceTable:
-    """From the API alone."""
+    """Prices that come only from the API."""
     prices, remark = asked(region, **of)
     assert remark == ""
     return prices
@@ -65,7 +65,7 @@ def asked(region: str = "us-east-1", *, architecture: str = "x86_64",
 
 
 def refusal() -> str:
-    """What is remarked of the first price that is the dated table's instead."""
+    """Returns the remark on the first price taken from the dated table instead."""
     prices, remark = asked()
     name, _, text = remark.partition(" is from the dated table, 2026-11-20: ")
     assert name not in prices.skus
@@ -73,7 +73,7 @@ def refusal() -> str:
     return text
 
 
-# What is there
+# Prices found
 
 
 def test_every_price_is_that_of_its_one_product(api: PriceList) -> None:
@@ -90,7 +90,7 @@ def test_every_price_is_that_of_its_one_product(api: PriceList) -> None:
 
 
 def test_they_are_near_the_dated_tables(api: PriceList) -> None:
-    """Whose cache node is one of Redis."""
+    """Returns a tree whose cache node runs Redis."""
     fetched, dated = vars(fetch()), vars(PRICES)
     for name in ("request_usd", "serverless_cache_gib_hour_usd", "serverless_cache_gib_min",
                  "serverless_cache_ecpu_usd", "volume_gib_month_usd", "public_ipv4_hour_usd", "put_usd"):
@@ -177,7 +177,7 @@ def test_elsewhere_what_the_api_does_not_tell_is_the_dated_tables_price_times_tw
     assert prices.public_ipv4_hour_usd == times * PRICES.public_ipv4_hour_usd
     assert prices.instance_hour_usd == {"g5.xlarge": times * PRICES.instance_hour_usd["g5.xlarge"]}
     assert prices.functions["x86_64"].on_demand_usd == times * PRICES.functions["x86_64"].on_demand_usd
-    # What it tells, it tells of that region.
+    # Every remark concerns that region.
     assert prices.volume_gib_month_usd == 0.08
     table = "the dated table" if times == 1 else "the dated table of us-east-1 times 2"
     assert remark.count(f" is from {table}, 2026-11-20: the Price List API has no products") == 3
@@ -271,7 +271,7 @@ def test_a_price_is_for_one_unit(api: PriceList, unit: str) -> None:
     assert refusal().startswith(f"PUT-US-EAST-1 has a price for {unit!r}, not for one unit, for AmazonS3")
 
 
-# Answers that are none
+# Invalid answers
 
 
 @pytest.mark.parametrize("content", [
@@ -311,7 +311,7 @@ def test_a_question_that_the_api_refuses_is_no_reason_to_do_without_it(api: Pric
 
 @pytest.fixture(params=["throttled", "denied", "expired", "fault", "nobody", "no credentials"])
 def unreachable(request: pytest.FixtureRequest, api: PriceList, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Makes it so; what is told of it."""
+    """Sets up the failure; returns the remark on it."""
     failures = {"throttled": (400, "ThrottlingException"), "denied": (400, "AccessDeniedException"),
                 "expired": (400, "ExpiredTokenException"), "fault": (500, "InternalErrorException")}
     if request.param in failures:

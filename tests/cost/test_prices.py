@@ -1,4 +1,4 @@
-"""The form in which a run's prices are kept."""
+"""The stored form of a run's prices."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_is_not_json_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("key", ["put_usd", "region", "arm64", "c7i.xlarge"])
 def test_what_has_two_prices_is_refused(key: str) -> None:
-    """Python's reader takes the last of them, and nobody would know which one bounds the budget."""
+    """Python's reader keeps the last duplicate, so it would be unclear which one bounds the budget."""
     text = json.dumps(tree())
     assert f'"{key}": ' in text
     twice = text.replace(f'"{key}": ', f'"{key}": 1e-9, "{key}": ', 1)
@@ -134,7 +134,7 @@ def test_what_is_no_mapping_is_refused(data: Any) -> None:
 
 
 def test_a_table_is_read_without_large_libraries() -> None:
-    """The app, the runner and whoever reads a run's record import it."""
+    """The app, the runner and every reader of a run's record import it."""
     code = ("import sys\nfrom runtime.cost.prices import PRICES, prices_from_json, prices_to_json\n"
             "prices_from_json(prices_to_json(PRICES))\n"
             "print({'boto3', 'botocore', 'torch', 'numpy', 'yaml'} & {*sys.modules})")

@@ -1,4 +1,4 @@
-"""The modelled bill counts work: the same history costs the same, however fast the machine was."""
+"""The modelled bill counts work: the same history costs the same on any machine."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypa
             environment.can_save_episode, environment.cannot_save_reason, spanning_wrapper="", plain_because="",
             replay="reset")
 
-    # Trials take a minute for all of them, and change no rate.
+    # All trials together take a minute and change no rate.
     monkeypatch.setattr("runtime.training.preflight.try_environment", made)
     missing, looked_at = [], set()
     for path in shipped():
@@ -93,7 +93,7 @@ def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypa
 
 
 def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[str, Any]]:
-    """The rows of a run on a machine that is so many times as slow as another."""
+    """Returns the rows of a run on a machine ``slowness`` times as slow as another."""
     tmp_path.mkdir()
     experiment = make_experiment(evaluation={"every_rounds": 2}, learner={"instance_types": ["c7g.large"]})
     clock, cache, meter = ManualClock(), FakeCache(), make_meter(experiment)
@@ -157,7 +157,7 @@ def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tell
         concurrency = 1
 
         def start(self, invocations: list[Invocation]) -> None:
-            """Nothing to start."""
+            """Starts nothing."""
 
         def wait(self, timeout_s: float) -> list[Outcome]:
             return [Outcome("a", "ok", {"env_steps": 4, "replayed_steps": 0}, billed_s=9.0, cpu_s=1.0)]
@@ -226,7 +226,7 @@ def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_lear
     fleet = CountingLearner(Ended(), times, timeout_s=60.0)  # type: ignore[arg-type]
     fleet.start([Invocation(f"{job}", {"slot": job % 2, "published_versions": [1, 2]}) for job in range(3)])
     assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx(
-        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]), "who failed starts again"
+        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]), "failed actors start again"
     assert times.update_s(192, 99.0) == pytest.approx(7.0 + gradient_s + 2 * init_s + 3 * handle_s)
     assert times.update_s(192, 99.0) == pytest.approx(5 * (gradient_s + handle_s) + handle_s), "nine, expected"
     times.took(0.01, 0)

@@ -1,4 +1,4 @@
-"""What fits into a request to AWS Lambda and into its response, where there is no cache."""
+"""Payload sizes that fit into a request to AWS Lambda and its response if a run has no cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a start, added up: within minutes, and nothing is charged for what is not there yet."""
+"""The phases of a start, added up: a few minutes, and no charge for a resource before it exists."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_training_begins_within_minutes(cache: str, is_warm: bool, has_gpu: bool
     made = start(EXPECTED, cache_kind=cache, is_warm=is_warm, has_gpu=has_gpu)
     assert 60 < made.expected_s <= 60 * minutes
     assert all(phase.limit_s >= 2 * phase.expected_s for phase in made.phases)
-    assert sum(phase.limit_s for phase in made.phases) < MISSING_S, "the part that fails is named before silence is"
+    assert sum(phase.limit_s for phase in made.phases) < MISSING_S, "a failing part is named before a silent one"
 
 
 def test_the_instance_costs_from_its_launch_on() -> None:
     made = start(EXPECTED, cache_kind="serverless", is_warm=True, has_gpu=False)
     cache, *others = made.phases
-    # The function comes before the version that is kept warm.
+    # The function is created before the version that is kept warm.
     assert cache.usd == pytest.approx((0.11 * cache.expected_s - 0.01 * 90) / 3600)
     assert sum(phase.usd for phase in others) == pytest.approx(1.11 * (made.expected_s - cache.expected_s) / 3600)
     assert made.usd == pytest.approx(sum(phase.usd for phase in made.phases))

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Point(torch.nn.Module):
-    """Parameters θ ``[P]``, whatever the inputs."""
+    """Parameters θ ``[P]``; ignores its inputs."""
 
     def __init__(self, start: torch.Tensor) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Point(torch.nn.Module):
 
 def quadratic(eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = True, seed: int = 0
               ) -> CurvatureProblem:
-    """The objective ½·θᵀDθ, to be maximised, where D has these eigenvalues in random directions."""
+    """Returns the objective ½·θᵀDθ, to be maximized. D has these eigenvalues in random directions."""
     generator = torch.Generator().manual_seed(seed)
     size = len(eigenvalues)
     directions = torch.eye(size, dtype=torch.float64)
@@ -73,16 +73,16 @@ def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Detected:
 
 def measured_at(learner: ActorCritic, samples: DetectorSamples, objective: str, *, lanczos_steps: int = 20,
                 seed: int = 0) -> Detected:
-    """What a detector measures at the learner's present policy."""
+    """Returns what a detector measures at the learner's current policy."""
     detector = ConvexityDetector(objective, 1024, lanczos_steps, seed=seed)
     return detector.measure(learner.curvature_problem(detector.objective, samples))
 
 
 def test_the_sign_of_the_ratio() -> None:
-    """The sign trap. Of the *maximised* objective R = −λ_max/λ_min: 6 and −2 give 3.
+    """The sign trap: for the *maximized* objective, R = −λ_max/λ_min, so 6 and −2 give 3.
 
-    Code that minimises −L and takes the ratio of that Hessian's eigenvalues, 2 and −6, gets 1/3 instead: the
-    reciprocal, which orders rounds the other way round and boosts exactly the wrong ones.
+    Code that minimizes −L and takes the ratio of that Hessian's eigenvalues, 2 and −6, gets 1/3. The reciprocal
+    reverses the order of rounds and boosts exactly the wrong ones.
     """
     eigenvalues = [6.0, 1.0, 0.5, -0.25, -1.0, -2.0]
     objective = measured(quadratic(eigenvalues))
@@ -117,10 +117,10 @@ def test_a_definite_hessian_has_no_ratio(eigenvalues: list[float], low: float, h
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("flat_directions", [1, 10, 300])
 def test_a_semidefinite_hessian_has_no_ratio(flat_directions: int, sign: float, seed: int) -> None:
-    """Some directions curve one way and the others not at all.
+    """Some directions are curved with one sign, and the others are flat.
 
-    A −10⁻⁷ that is only the rounding of 0 must not become a ratio of ten million, or of a ten-millionth, which would
-    push every other ratio of the scaler's window to the same score.
+    An eigenvalue of −10⁻⁷ that is only a rounded 0 must not give a ratio of ten million or one ten-millionth. Such a
+    ratio would push every other ratio in the scaler's window to the same score.
     """
     curvature = measured(quadratic([0.0] * flat_directions + [sign, sign * 2.0, sign * 3.0], seed=seed))
     assert curvature.eigenvalue_max - curvature.eigenvalue_min == pytest.approx(3.0, rel=1e-4)
@@ -134,7 +134,7 @@ def test_a_zero_hessian_has_no_ratio() -> None:
 @pytest.mark.parametrize("rotated", [True, False])
 @pytest.mark.parametrize("lanczos_steps", [2, 3, 20, 60])
 def test_few_distinct_eigenvalues_exhaust_the_krylov_space(lanczos_steps: int, rotated: bool) -> None:
-    """Two distinct eigenvalues need two steps; the further ones must not conjure up others out of rounding."""
+    """Two distinct eigenvalues need two steps. Further steps must not create others from rounding errors."""
     problem = quadratic([6.0] * 20 + [-2.0] * 30, rotated=rotated)
     assert extreme_eigenvalues(problem, lanczos_steps, seed=1) == (
         pytest.approx(-2.0, rel=1e-5), pytest.approx(6.0, rel=1e-5), 2)
@@ -147,7 +147,7 @@ def test_fewer_parameters_than_lanczos_steps(lanczos_steps: int) -> None:
 
 
 def test_an_ill_conditioned_spectrum() -> None:
-    """Thousandths beside thousands: full reorthogonalisation leaves no ghosts, and the small negative end is found."""
+    """Thousandths next to thousands: full reorthogonalization leaves no ghosts, and the small negative end is found."""
     eigenvalues = [1000.0, *np.linspace(1e-3, 1.0, 60).tolist(), -4.0]
     curvature = measured(quadratic(eigenvalues), 40)
     assert curvature.convexity_ratio == pytest.approx(250.0, rel=1e-3)
@@ -163,7 +163,7 @@ def test_the_objectives_scale_does_not_matter(factor: float) -> None:
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Grows by one with each Hessian-vector product."""
+    """A list that grows by one with each Hessian-vector product."""
     made: list[None] = []
 
     def counted(*arguments):
@@ -176,7 +176,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_iterations_end_when_both_eigenvalues_are_known(products: list[None], seed: int) -> None:
-    """Ends that stand out of the bulk are found long before all iterations are made, and not before they are right."""
+    """Extremes far from the bulk are found long before the last iteration, and not before they are accurate."""
     curvature = measured(quadratic([*np.linspace(-1.0, 1.0, 200).tolist(), 6.0, -3.0], seed=seed), 100)
     assert 4 < len(products) < 20
     assert curvature.eigenvalue_max == pytest.approx(6.0, rel=0.01)
@@ -184,7 +184,7 @@ def test_iterations_end_when_both_eigenvalues_are_known(products: list[None], se
 
 
 def test_iterations_go_on_while_one_eigenvalue_is_unknown(products: list[None]) -> None:
-    """The large end is known at once; the small one, a thousandth of it, is not and must not be taken for known."""
+    """The large extreme converges at once. The small one is a thousandth of it and must not pass for converged."""
     curvature = measured(quadratic([1000.0, *np.linspace(-1.0, 1.0, 300).tolist()]), 60)
     assert len(products) > 20
     assert curvature.convexity_ratio == pytest.approx(1000.0, rel=0.02)
@@ -209,7 +209,9 @@ def test_an_overflowing_hessian_is_null_and_not_nan() -> None:
 
 def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: pytest.MonkeyPatch
                      ) -> tuple[float, float]:
-    """Smallest and largest eigenvalue by PyHessian's `density`, with the `torch.eig` that torch has removed."""
+    """Returns the smallest and largest eigenvalue from PyHessian's `density`, with the `torch.eig` that torch has
+    removed.
+    """
     module = sys.modules["pyhessian.hessian"]
 
     class TorchWithEig:
@@ -234,7 +236,7 @@ def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: py
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another start vector and another tridiagonalisation, on networks of about 3,000 parameters."""
+    """Compares with another start vector and another tridiagonalization, on networks of about 3,000 parameters."""
     learner = small_learner(network="mlp tanh 32 32", seed=2)
     samples = random_samples(learner, 128)
     low, high = density_extremes(learner.curvature_problem(objective, samples), 50, monkeypatch)
@@ -245,7 +247,7 @@ def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.Monk
 
 
 def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why it is not used: its norms carry + 10⁻⁶, which ours do not (see docs/decisions/0003-detector.md)."""
+    """Shows why PyHessian is not used: its norms add 10⁻⁶, and ours do not (see docs/decisions/0003-detector.md)."""
     eigenvalues = np.linspace(-2.0, 6.0, 40).tolist()
     low, high = density_extremes(quadratic(eigenvalues, factor=1e-6), 20, monkeypatch)
     assert abs(-high / low / 3.0 - 1.0) > 0.01
@@ -256,7 +258,7 @@ def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPa
 
 
 def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
-    """A learner with small networks of steep random weights, moments that are not neutral, and a KL penalty."""
+    """Returns a learner with small networks of steep random weights, non-neutral moments, and a KL penalty."""
     options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
                "normalize_observations": True} | ppo
     learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(**options)), SPACES, seed=seed))
@@ -274,7 +276,9 @@ def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float 
 
 def random_samples(learner: Ppo, count: int, *, seed: int = 0, moved: float = 0.15, advantage_shift: float = 0.0
                    ) -> DetectorSamples:
-    """Samples of an older policy: its means lie ``moved`` off the present ones, so that some ratios are clipped."""
+    """Returns samples of an older policy. Its means lie ``moved`` from the current ones, so that some ratios are
+    clipped.
+    """
     random = np.random.default_rng(seed)
     observations = random.normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (count, 3)).astype(np.float32)
     means, _, log_std = forward(learner, flat_parameters(learner, "total_loss"), "total_loss", observations)
@@ -295,14 +299,14 @@ def networks_of(learner: Ppo, objective: str) -> list[torch.nn.Module]:
 
 
 def flat_parameters(learner: Ppo, objective: str) -> torch.Tensor:
-    """The differentiated parameters in double precision, ``[P]``."""
+    """Returns the differentiated parameters in double precision, ``[P]``."""
     return torch.cat([parameter.detach().double().reshape(-1)
                       for network in networks_of(learner, objective) for parameter in network.parameters()])
 
 
 def forward(learner: Ppo, flat: torch.Tensor, objective: str, observations: np.ndarray
             ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Means ``[N, A]``, values ``[N]`` (or null) and log σ ``[A]`` as functions of the flat parameters."""
+    """Returns means ``[N, A]``, values ``[N]`` (or None) and log σ ``[A]`` as functions of the flat parameters."""
     named, place = {}, 0
     for prefix, network in zip(("policy", "critic"), networks_of(learner, objective), strict=False):
         for name, parameter in network.named_parameters():
@@ -323,7 +327,7 @@ def forward(learner: Ppo, flat: torch.Tensor, objective: str, observations: np.n
 
 
 def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
-    """The maximised objective as a function of the flat parameters, written down once more from its definition."""
+    """Returns the maximized objective as a function of the flat parameters, written again from its definition."""
     columns = {name: torch.from_numpy(array).double() for name, array in vars(samples).items()}
     settings = learner.settings
 
@@ -357,7 +361,7 @@ def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
 
 
 def exact_extremes(learner: Ppo, samples: DetectorSamples, objective: str) -> tuple[float, float]:
-    """Smallest and largest eigenvalue of the full Hessian in double precision."""
+    """Returns the smallest and largest eigenvalue of the full Hessian in double precision."""
     matrix = torch.autograd.functional.hessian(
         oracle(learner, samples, objective), flat_parameters(learner, objective), vectorize=True)
     torch.testing.assert_close(matrix, matrix.T, rtol=1e-8, atol=1e-10)
@@ -368,7 +372,7 @@ def exact_extremes(learner: Ppo, samples: DetectorSamples, objective: str) -> tu
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_extremes_equal_those_of_the_exact_hessian(objective: str, seed: int) -> None:
-    """Value and sign, for every objective; 60 steps to 10⁻³."""
+    """Value and sign agree to 10⁻³ with 60 steps, for every objective."""
     learner = small_learner(seed=seed)
     samples = random_samples(learner, 64, seed=seed)
     low, high = exact_extremes(learner, samples, objective)
@@ -380,7 +384,7 @@ def test_extremes_equal_those_of_the_exact_hessian(objective: str, seed: int) ->
 
 
 def test_twenty_steps_are_enough() -> None:
-    """The shipped setting; the paper's objective."""
+    """Uses the shipped setting with the paper's objective."""
     learner = small_learner(seed=3)
     samples = random_samples(learner, 64)
     low, high = exact_extremes(learner, samples, "log_prob")
@@ -389,8 +393,10 @@ def test_twenty_steps_are_enough() -> None:
 
 
 def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
-    """The orientation by its meaning, without any other Hessian: with positive advantages alone mean log π·Â is a
-    weighted log-likelihood, mostly concave around the policy that sampled; with negative ones it is mostly convex.
+    """Checks the orientation by its meaning, without another Hessian.
+
+    With only positive advantages, mean log π·Â is a weighted log-likelihood, mostly concave around the policy that
+    sampled. With only negative ones it is mostly convex.
     """
     learner = small_learner(seed=4)
     good, bad = (measured_at(learner, random_samples(learner, 64, moved=0.0, advantage_shift=shift), "log_prob",
@@ -401,7 +407,7 @@ def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_value_of_each_objective(objective: str) -> None:
-    """To be maximised, all of them."""
+    """All objectives are to be maximized."""
     learner = small_learner(seed=5)
     samples = random_samples(learner, 64)
     problem = learner.curvature_problem(objective, samples)
@@ -430,7 +436,7 @@ def gradient_of(problem: CurvatureProblem) -> np.ndarray:
 
 
 def test_log_prob_and_surrogate_point_the_same_way_at_ratio_one() -> None:
-    """The policy-gradient theorem: ∇ mean r·Â = ∇ mean log π·Â where r = 1. So both have one orientation."""
+    """The policy-gradient theorem: ∇ mean r·Â = ∇ mean log π·Â at r = 1. So both have the same orientation."""
     learner = small_learner(seed=7)
     samples = random_samples(learner, 64, moved=0.0)
     log_prob, surrogate = (gradient_of(learner.curvature_problem(name, samples)) for name in ("log_prob", "surrogate"))
@@ -478,7 +484,7 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
 @pytest.mark.parametrize(("algorithm", "section", "kind"), [
     (Ppo, PpoSettings, "ppo"), (Impact, ImpactSettings, "impact"), (Impala, ImpalaSettings, "impala")])
 def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, objective: str) -> None:
-    """The extremes of the Hessian of the same objective, differentiated in double precision."""
+    """Returns the extreme eigenvalues of the same objective's Hessian, differentiated in double precision."""
     settings = AlgorithmSection(**{"kind": kind, "staleness_max": 8, kind: section(normalize_observations=True)})
     learner = algorithm(LearnerSpec(settings, DISCRETE))
     with torch.random.fork_rng(devices=[]):
@@ -521,7 +527,7 @@ def test_pixels_have_curvature_and_stay_bytes(spaces: Spaces, network: str) -> N
 
 
 def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
-    """It is solved in a thread beside the learner's."""
+    """The problem is solved in a thread next to the learner's."""
     learner, samples = updated_learner()
     detector = ConvexityDetector("total_loss", 1024, 10, seed=0)
     expected = detector.measure(learner.curvature_problem("total_loss", samples))
@@ -536,7 +542,7 @@ def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
 
 
 def updated_learner() -> tuple[Ppo, DetectorSamples]:
-    """A learner of full size after one update, with the update's own samples."""
+    """Returns a full-size learner after one update, with that update's samples."""
     learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
         epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), SPACES))
     random = np.random.default_rng(0)
@@ -566,7 +572,7 @@ def snapshot(learner: Ppo) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_measuring_disturbs_neither_learner_nor_samples(objective: str) -> None:
-    """Parameters, gradients, optimiser, moments, version and the global random generator stay as they were."""
+    """Parameters, gradients, optimizer, moments, version and the global random generator do not change."""
     learner, samples = updated_learner()
     before = snapshot(learner)
     kept = {name: array.copy() for name, array in vars(samples).items()}
@@ -581,7 +587,7 @@ def test_measuring_disturbs_neither_learner_nor_samples(objective: str) -> None:
 
 
 def test_the_number_of_threads_is_put_back() -> None:
-    """It is 1 while measuring, whatever it was, and comes back even when measuring fails."""
+    """Measuring uses one thread and restores the previous number, even if it fails."""
     during = []
 
     def criterion(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -601,7 +607,7 @@ def test_the_number_of_threads_is_put_back() -> None:
 
 
 def test_measuring_twice_gives_the_same_bits() -> None:
-    """Whatever the global generator and the number of threads are."""
+    """The result does not depend on the global generator or the number of threads."""
     learner = small_learner(seed=9, network="mlp tanh 32 32")
     samples = random_samples(learner, 256)
     results = []
@@ -617,7 +623,7 @@ def test_measuring_twice_gives_the_same_bits() -> None:
 
 
 def labelled(count: int, offset: int = 0) -> DetectorSamples:
-    """Samples whose every field tells their index."""
+    """Returns samples whose every field identifies their index."""
     index = np.arange(offset, offset + count, dtype=np.float32)
     return DetectorSamples(
         observations=np.stack([index, index, index], 1), actions=np.stack([index, index], 1), log_probs=index.copy(),
@@ -636,7 +642,7 @@ def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
 
 
 def test_the_same_indices_are_chosen_in_every_round() -> None:
-    """Of batches of the same size; of others they are as repeatable."""
+    """The indices are the same for batches of the same size, and just as repeatable for other sizes."""
     detector = ConvexityDetector("log_prob", 20, 20, seed=1)
     first, second = detector.select(labelled(100)), detector.select(labelled(100, offset=1000))
     assert (second.advantages - 1000).tolist() == first.advantages.tolist()
@@ -657,14 +663,14 @@ def test_a_small_batch_is_taken_whole(count: int) -> None:
 
 
 def test_the_choice_reaches_over_the_whole_batch() -> None:
-    """Not the first so many: slot order would make that a few actors' samples only."""
+    """The subset is not a prefix: in slot order, that would hold only a few actors' samples."""
     chosen = ConvexityDetector("log_prob", 200, 20, seed=0).select(labelled(1000)).advantages
     counts, _ = np.histogram(chosen, bins=5, range=(0, 1000))
     assert counts.min() >= 20
 
 
 def test_the_subset_is_a_copy() -> None:
-    """The whole batch need not stay in memory, nor may it change the subset."""
+    """The batch may be freed, and changing it does not change the subset."""
     samples = labelled(100)
     subset = ConvexityDetector("log_prob", 20, 20, seed=1).select(samples)
     kept = subset.advantages.copy()

@@ -1,4 +1,4 @@
-"""The gradient's noise against problems whose every sample's gradient is known, and against autograd, one by one."""
+"""The gradient noise, against problems with known per-sample gradients and against autograd, one sample at a time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.detector.test_convexity import random_samples, small_learner
 
 
 def with_gradients(gradients: Any) -> CurvatureProblem:
-    """A problem in which each row is a sample's gradient: the objective is the mean of x·w."""
+    """Returns a problem in which each row is a sample's gradient: the objective is the mean of x·w."""
     rows = torch.as_tensor(np.asarray(gradients, np.float32))
     module = torch.nn.Linear(rows.shape[1], 1, bias=False)
     return CurvatureProblem(module, lambda outputs, _: outputs.mean(), rows, rows)
 
 
 def exact(gradients: Any) -> tuple[float, float]:
-    """tr Σ and |G|², without bias, in plain Python."""
+    """Returns tr Σ and |G|² without bias, in plain Python."""
     rows = [[float(number) for number in row] for row in gradients]
     total = len(rows)
     mean = [math.fsum(column) / total for column in zip(*rows, strict=True)]
@@ -41,7 +41,7 @@ def test_batches_of_one_sample_give_the_exact_trace(total: int) -> None:
 
 
 def test_larger_small_batches_have_no_bias() -> None:
-    """Over all seeds, their mean is what single samples give."""
+    """The mean over all seeds equals the result of single samples."""
     gradients = np.random.default_rng(1).normal(0.1, 1.0, (4 * SMALL_BATCHES, 6)).astype(np.float32)
     problem = with_gradients(gradients)
     found = [gradient_noise(problem, seed=seed) for seed in range(60)]

@@ -1,4 +1,4 @@
-"""What is shown of a run while it runs, and when it has ended."""
+"""The display of a run, while it runs and after it ends."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_time_left_counts_the_last_evaluation_and_runs_on_between_rounds() -
     for index in (1, 2):
         forecast.evaluating(0, 7)
         clock.advance(3.0)
-        # The last one is still under way.
+        # The last evaluation is still running.
         forecast.evaluating(3, 7)
         clock.advance(2.0)
         forecast.add(a_row(index, env_steps=50, env_steps_total=50 * index, spent_usd=0.0001 * index,
@@ -244,5 +244,5 @@ def test_the_end_names_the_best_policy_where_it_is_not_the_last_evaluated_one() 
                          "             best 2,500.0, after round 6: best_policy.safetensors"]
     assert lines(evaluation_return_best=80.0, evaluation_round_best=9)[1:2] == [
         "return       80.0, evaluated after round 9 (the best)"]
-    # Of a run whose disk was full when its first evaluation was to be kept.
+    # A run whose disk was full when it tried to save its first evaluation.
     assert "best" not in "".join(lines(evaluation_return_best=None, evaluation_round_best=None))

@@ -1,4 +1,4 @@
-"""TensorBoard's files: what TensorBoard itself reads from them."""
+"""TensorBoard's files, read by TensorBoard itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in Weights & Biases: the real package, offline, and what it wrote."""
+"""Runs in Weights & Biases: files that the real package writes offline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LAST_PARTS = (1, 4)
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a network, and without whatever login the user has."""
+    """Disables the network and any login of the user."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -49,7 +49,7 @@ def directory(tmp_path: Path):
 
 
 def records(file: Path) -> list[Any]:
-    """What an offline run's file holds: a log as LevelDB writes one, of protocol buffers, after seven bytes."""
+    """Reads an offline run's file: seven bytes, then a log in LevelDB's format with protocol buffers."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, position, whole, found = file.read_bytes(), 7, b"", []
@@ -66,7 +66,7 @@ def records(file: Path) -> list[Any]:
 
 
 def shown(run: Path) -> tuple[Any, dict[int, dict[str, float]], dict[str, Any], dict[str, Any]]:
-    """The newest W&B run of a directory: itself, its rows by step, its summary and its configuration."""
+    """Returns the newest W&B run of a directory, its rows by step, its summary and its configuration."""
     begun, history, last, config = None, {}, {}, {}
     for record in records(max((run / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)):
         if record.HasField("run"):

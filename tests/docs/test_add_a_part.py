@@ -1,4 +1,4 @@
-"""docs/design/add-a-part.md: its examples are taken as they stand and trained with, and nothing else is changed."""
+"""docs/design/add-a-part.md: trains with its examples exactly as printed, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all examples' files, in which one process has trained with each."""
+    """A folder with all examples' files, after one process has trained with each."""
     folder = tmp_path_factory.mktemp("page")
     for part, text in SECTIONS.items():
         for name, code in re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -104,7 +104,7 @@ def test_the_backend_keeps_the_rounds(folder: Path) -> None:
 
 
 def test_keys_are_explained_checked_and_in_the_reference(folder: Path) -> None:
-    """In one process, as each start takes a second."""
+    """Uses one process, because each start takes a second."""
     code = """
 import sys
 from runtime.cli.main import main
@@ -142,7 +142,7 @@ print(page.table())
 
 
 def test_what_was_added_to_a_process_is_nothing_to_another(folder: Path) -> None:
-    """The algorithm's run began in a process that also knew the scaler; its learner may have processes of its own."""
+    """The algorithm's run began in a process that also knew the scaler. Its learner may have its own processes."""
     done = run(folder, "-m", "runtime", "train", "algorithm.yaml", "--out", "algorithm", "--resume", "--set",
                "stop.max_rounds=3")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""docs/guides/training.md: its callback is taken as it stands and trained with."""
+"""docs/guides/training.md: trains with its callback exactly as printed."""
 
 from __future__ import annotations
 

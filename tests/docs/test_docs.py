@@ -1,4 +1,4 @@
-"""The docs say what the code does."""
+"""The docs agree with the code."""
 
 import importlib.util
 import re
@@ -32,7 +32,7 @@ def test_the_reference_of_rounds_jsonl_is_up_to_date() -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """A page's anchors, as GitHub makes them of its headings."""
+    """Returns a page's anchors, as GitHub generates them from headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

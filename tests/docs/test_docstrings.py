@@ -1,4 +1,4 @@
-"""Docstrings begin with what a thing is or does."""
+"""Docstrings begin with a summary."""
 
 from __future__ import annotations
 

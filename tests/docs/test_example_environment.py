@@ -1,4 +1,4 @@
-"""The worked example of a user's own environment, installed as a user installs it."""
+"""The worked example of a custom environment, installed as a user installs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = "thermostat:make"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What pip makes of the package as a deployment stages it; on the path of this process."""
+    """Installs the package as a deployment stages it, and puts it on this process's path."""
     folder = tmp_path_factory.mktemp("site")
     with actor_context(str(EXAMPLE)) as staged:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",

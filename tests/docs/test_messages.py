@@ -6,7 +6,7 @@ from tests.helpers import ROOT
 
 
 def test_messages_quoted_in_the_first_columns_are_in_the_sources() -> None:
-    """A "…" is a value that the message names. AWS's own words are in lists, not in tables."""
+    """A "…" is a value in the message. AWS's own words are in lists, not in tables."""
     sources = "".join(path.read_text() for folder in ("runtime", "stacks") for path in (ROOT / folder).rglob("*.py"))
     printed = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\n\s*f?"', "", sources))
     page = (ROOT / "docs" / "guides" / "when-something-fails.md").read_text()

@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, and are shown with what they gave."""
+"""The notebooks run unchanged, and show their real output."""
 
 import copy
 import json
@@ -15,14 +15,14 @@ TEXT, PICTURE = ["stream"], ["image/png"]
 
 
 def kinds(notebook: dict[str, Any]) -> list[list[str]]:
-    """Of each code cell, what kinds of outputs it has."""
+    """Returns the kinds of outputs of each code cell."""
     return [[kind for output in cell["outputs"] for kind in output.get("data", [output["output_type"]])]
             for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def ran(name: str, expected: list[list[str]], shipped: str, short: str, folder: Path,
         monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The variables that a notebook leaves when it runs with a shorter training."""
+    """Runs a notebook with a shorter training; returns its variables."""
     notebooks = script("make_notebooks")
     path = ROOT / "docs" / f"{name}.ipynb"
     assert path in notebooks.NOTEBOOKS

@@ -1,4 +1,4 @@
-"""One uninterrupted run that several tests compare with."""
+"""One uninterrupted run for several tests to compare with."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def experiment(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of one whole, undisturbed run of the small experiment."""
+    """The directory of a complete, undisturbed run of the small experiment."""
     directory = tmp_path_factory.mktemp("reference")
     path = directory / "small.yaml"
     path.write_text(SMALL_EXPERIMENT)

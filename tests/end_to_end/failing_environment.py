@@ -1,4 +1,4 @@
-"""A user's environment that passes its trial, and fails elsewhere."""
+"""A custom environment that passes its trial and fails elsewhere."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ def make():
 
 
 class HangingInTrainer(FailingEnvironment):
-    """Hangs where the policy is evaluated."""
+    """Hangs during evaluation."""
 
     def step(self, action):
         if sys.argv[0].endswith("evaluation_process.py"):
@@ -49,9 +49,9 @@ def make_hanging_in_trainer():
 
 
 class HangingOnce(FailingEnvironment):
-    """Its episodes have sixteen steps. In actors the sixth reset hangs: of two that are played in lock-step.
+    """Its episodes have sixteen steps. In actors, the sixth reset hangs, with two environments played in lockstep.
 
-    The others are of three fragments, and of making two environments, as whoever has a state is reset at once.
+    The other resets come from three fragments and from creating two environments, since stateful ones reset at once.
     """
 
     def __init__(self, place):

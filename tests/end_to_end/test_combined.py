@@ -1,4 +1,4 @@
-"""Pictures beside numbers, for real: trained, resumed, evaluated, filmed, exported and used."""
+"""Pictures with numbers, for real: trained, resumed, evaluated, filmed, exported and used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run without an instance: legs of the coordinator as Lambda runs them; actors and updates are functions."""
+"""A run without an instance: the coordinator runs in legs on Lambda, and actors and updates are functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXT = SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ").repl
 DEFAULTS = LearnerFunctionSection()
 ONE_LEARNER = ("kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
                "truncation: null}")
-"""Stellaris without its mechanisms: PPO, gradient by gradient."""
+"""Stellaris without its mechanisms: PPO, one gradient at a time."""
 
 
 @pytest.fixture
@@ -69,7 +69,9 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
 
 
 def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, str]:
-    """An actor and a learner function with what Lambda gives them, and no more; as variables of a coordinator."""
+    """Adds an actor and a learner function with only the resources that Lambda gives; returns the coordinator's
+    variables.
+    """
     actor = ActorSection()
     limits = {"actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
               "learner": {"memory_mib": DEFAULTS.memory_mib, "handler": LEARNER_HANDLER, "environment": reached}}
@@ -78,7 +80,7 @@ def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, s
 
 
 def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:
-    """What one leg answers, with ``failed`` if it raised."""
+    """Returns one leg's answer, with ``failed`` set if it raised."""
     with closing(lambda_client(account.functions.url)) as functions:
         began_at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
         answer = functions.invoke(FunctionName=name, Payload=json.dumps({"started_at": began_at}).encode())
@@ -109,7 +111,8 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
 def test_one_learner_function_of_stellaris_without_its_mechanisms_trains_as_an_instance_does(
     account: Account, reference: Path
 ) -> None:
-    """Where it can be, all of it in Lambda's limits: only /tmp can be written, and memory is what was asked for."""
+    """Runs within Lambda's limits where possible: only /tmp is writable, and memory is limited to the requested size.
+    """
     assert leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
     of_instance = (reference / "rounds.jsonl").read_text().splitlines()
     for found, expected in zip(map(json.loads, account.kept("rounds.jsonl").splitlines()),

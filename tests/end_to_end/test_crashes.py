@@ -1,4 +1,4 @@
-"""What survives: kill -9, Ctrl-C, dying actors, damaged checkpoints, a full disk, a vanished server."""
+"""Runs survive kill -9, Ctrl-C, dying actors, damaged checkpoints, a full disk and a vanished server."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def finished_rounds(out: Path) -> int:
 
 
 def interrupted_copy(reference: Path, out: Path) -> Path:
-    """The reference run's directory as if it had still something to do."""
+    """Returns the reference run's directory with more work to do."""
     shutil.copytree(reference, out)
     (out / "summary.json").unlink()
     return out
@@ -72,7 +72,7 @@ def test_kill_and_resume_gives_the_same_rounds(
 def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without_it(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
-    """A whole run, whose last rounds are updated in place again; of the function's files nothing is left."""
+    """A complete run whose last rounds are updated in place again. None of the function's files remain."""
     out = tmp_path / "run"
     first = train(experiment, out, *overrides(learner__kind="function", stop__max_rounds=2))
     assert first.returncode == 0, first.stderr
@@ -80,7 +80,7 @@ def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without
     alone = rounds(reference)[:2]
     assert all(row["learner_cost_usd"] > one["learner_cost_usd"] for row, one in zip(rounds(out), alone, strict=True))
     assert train(experiment, out, "--resume").returncode == 0
-    # Which rounds are evaluated depends on which was the last one.
+    # The last round decides which rounds are evaluated.
     ours, others = ([{key: value for key, value in row.items() if not key.startswith("evaluation_")}
                      for row in results_only(rounds(of))] for of in (out, reference))
     assert ours == others
@@ -162,7 +162,7 @@ def test_a_ledger_that_cannot_be_right_does_not_give_money_back(
 
 
 def test_a_hang_among_environments_in_lock_step_costs_time_alone(experiment: Path, tmp_path: Path) -> None:
-    """The others are played again, and so is the one that hung, before the round's deadline."""
+    """The hanging environment and the others are played again before the round's deadline."""
     (tmp_path / "begun").mkdir()
     found = []
     for name in ("nowhere", "begun"):
@@ -256,7 +256,7 @@ def test_an_interrupt_stops_cleanly(
     process = start(experiment, out, *overrides(stop__max_rounds=1000), start_new_session=True)
     wait_for(lambda: finished_rounds(out) >= 2, "two rounds")
     below = descendants(process.pid)
-    # To the whole group, as a terminal does.
+    # To the whole group, as a terminal sends it.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, errors
@@ -325,9 +325,9 @@ def _is_shell(pid: int) -> bool:
 def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
     reference: Path, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No file may grow beyond 64 KiB: the first checkpoint does not fit."""
+    """Limits files to 64 KiB, so that the first checkpoint does not fit."""
     out = tmp_path / "run"
-    # Python would keep compiled modules that are cut, too, and other tests would load them.
+    # Python would also keep truncated compiled modules, and other tests would load them.
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     process = start(experiment, out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
     _, errors = process.communicate(timeout=PATIENCE_S)

@@ -1,4 +1,6 @@
-"""``python -m runtime.backends.aws.learner`` as systemd runs it, all of AWS on this machine: real actors and server."""
+"""``python -m runtime.backends.aws.learner`` as systemd runs it, with all of AWS, real actors and server on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class _SignalHandler(QuietHandler):
 
 
 class Signals(LoopbackServer):
-    """CloudFormation as far as moto lacks it: what learners tell their stack."""
+    """The part of CloudFormation that moto lacks: signals from learners to their stack."""
 
     def __init__(self) -> None:
         super().__init__(_SignalHandler)
@@ -56,7 +58,7 @@ class Signals(LoopbackServer):
 
 @dataclass
 class Account:
-    """What the deployment has in AWS, and the learners that were started in it."""
+    """The deployment's resources in AWS, and the learners started in it."""
 
     directory: Path
     moto: MotoServer
@@ -69,7 +71,7 @@ class Account:
     def start(
         self, out: Path, *, instance: str = "i-1", text: str = SMALL_EXPERIMENT, **changed: str
     ) -> subprocess.Popen:
-        """A learner on ``instance``, in an environment as its deployment.env makes it."""
+        """Starts a learner on ``instance``, with the variables that its deployment.env sets."""
         experiment = self.directory / "small.yaml"
         experiment.write_text(text)
         process = subprocess.Popen(
@@ -93,16 +95,16 @@ class Account:
         return process
 
     def run(self, out: Path, **options: Any) -> tuple[int, str]:
-        """A learner until its end; returns its exit code and what it printed."""
+        """Runs a learner to its end; returns its exit code and output."""
         return finish(self.start(out, **options))
 
     def add_function(self, name: str) -> str:
-        """One that has this project alone; returns its ARN."""
+        """Adds a function that contains only this project; returns its ARN."""
         return self.functions.add_function(name, concurrency=MOST_ACTORS, timeout_s=30, environment={
             **ACTOR_ENVIRONMENT, "AWS_ENDPOINT_URL": self.moto.url})
 
     def kept(self, name: str) -> bytes:
-        """What the bucket has under that name."""
+        """Returns the bucket's object of that name."""
         return self.moto.client("s3").get_object(Bucket=BUCKET, Key=PREFIX + name)["Body"].read()
 
     def names(self) -> set[str]:
@@ -110,7 +112,7 @@ class Account:
         return {one["Key"].removeprefix(PREFIX) for one in found}
 
     def spent(self) -> list[int]:
-        """What each ledger that the bucket ever had says was spent, oldest first."""
+        """Returns the spent amount of each ledger that the bucket has held, oldest first."""
         store = self.moto.client("s3")
         versions = store.list_object_versions(Bucket=BUCKET, Prefix=PREFIX + "ledger.json")["Versions"]
         ledgers = [store.get_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])["Body"].read()
@@ -132,12 +134,12 @@ class Account:
         return group["DesiredCapacity"]
 
     def told(self) -> list[tuple[str, str, str]]:
-        """What the stack heard: of which instance, and what."""
+        """Returns the signals that the stack received, with their instances."""
         assert {one["Action"] for one in self.signals.received} <= {"SignalResource"}
         return [(one["StackName"], one["UniqueId"], one["Status"]) for one in self.signals.received]
 
     def forget(self) -> None:
-        """As right after a first deployment; no learner of before is left."""
+        """Resets to the state right after a first deployment, with no earlier learner."""
         for learner in self.learners:
             learner.kill()
             learner.communicate()
@@ -173,7 +175,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
 
 @pytest.fixture
 def account(aws: Account, request: pytest.FixtureRequest) -> Iterator[Account]:
-    """Just deployed, with a cache that speaks TLS and wants a password."""
+    """A fresh deployment, with a cache that speaks TLS and requires a password."""
     aws.forget()
     server = request.getfixturevalue("tls_server")
     aws.cache_url = f"rediss://127.0.0.1:{server.port}"
@@ -236,7 +238,7 @@ def _check_ledger(entry: Entry, ended: dict[str, Any]) -> None:
     assert entry.burn_usd_per_hour == pytest.approx(
         0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR)
     assert abs(entry.covered_until_s - time.time()) < 600
-    assert entry.stop_event == "", "its actors were told"
+    assert entry.stop_event == "", "its actors were notified"
 
 
 def _check_metrics(account: Account, rows: list[dict[str, Any]]) -> None:
@@ -289,7 +291,7 @@ def test_asynchronous_rounds_are_covered_by_the_ledger_and_go_on_from_the_bucket
     first = account.start(tmp_path / "first", text=text)
     wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")
     entry = account.entry
-    assert entry.covered_until_s > time.time(), "a round's end is promised before it begins"
+    assert entry.covered_until_s > time.time(), "a round's end is reserved before it begins"
     assert 0.0 < entry.reserved_usd < 1.0
     first.kill()
     finish(first)
@@ -318,13 +320,13 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
 
     older.send_signal(signal.SIGCONT)
     code, printed = finish(older)
-    # It finds out by the bucket's ledger or by the table's, whichever it looks at first.
+    # It learns this from the bucket's ledger or the table's, whichever it reads first.
     assert (code, "another learner continues" in printed) == (SUPERSEDED, True), printed
     assert account.desired == 1
     assert "ended.json" not in account.names()
 
     rows = finished_rounds(tmp_path / "newer")
-    wait_for(lambda: finished_rounds(tmp_path / "newer") > rows, "the newer one to go on")
+    wait_for(lambda: finished_rounds(tmp_path / "newer") > rows, "the newer one to continue")
     newer.send_signal(signal.SIGTERM)
     code, printed = finish(newer)
     assert code == 143, printed
@@ -440,7 +442,7 @@ def _check_that_none_comes_late(account: Account, tmp_path: Path, entry: Entry) 
 
 
 def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, done: int) -> None:
-    """With a larger budget, and with the prices that it was deployed with."""
+    """Uses a larger budget, and the prices of its own deployment."""
     spent_usd = account.entry.spent_usd
     text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 2}").replace("usd: 1.0", "usd: 2.0")
     prices = PRICES.model_copy(update={"instance_hour_usd": dict.fromkeys(PRICES.instance_hour_usd, 7.0)})
@@ -479,7 +481,7 @@ def test_what_an_earlier_deployment_and_its_teardown_have_cost_is_spent(account:
 
 
 def test_the_tail_is_not_the_learners_to_spend(account: Account, tmp_path: Path) -> None:
-    # Half a dollar less the tail, of which nearly all is spent already: enough for actors, not for a round's learner.
+    # The budget is half a dollar less the tail, mostly spent: enough for actors, but not for a round's learner.
     account.ledger.close(RUN, stack="an earlier one", spent_usd=0.5 - TAIL_USD - 0.02, now_s=time.time())
     text = SMALL_EXPERIMENT.replace("usd: 1.0", "usd: 0.5")
     code, printed = account.run(tmp_path / "run", text=text)

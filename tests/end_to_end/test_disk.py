@@ -1,7 +1,7 @@
-"""A run whose process dies, or whose disk is full, at any operation that changes a file: its history is the same.
+"""A run whose process dies, or whose disk is full, at any operation that changes a file, has the same history.
 
-What it does to its files is recorded first; then each of these operations is the last one, or fails, in its turn. The
-loop, the learner, the actors' handler and all files are real; one process plays it all, and the bucket is in memory.
+The test first records the run's file operations. Then each operation in turn is the last one, or fails. The loop, the
+learner, the actors' handler and all files are real. One process plays everything, and the bucket is in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.simulators.bucket import Bucket
 from tests.simulators.disk import NEEDS_ROOM, Disk
 
 ROUNDS = 3
-"""Two checkpoints are kept: the third one removes the first."""
+"""Keeps two checkpoints: the third removes the first."""
 EXPERIMENT = experiment_from_tree({
     "environment": {"id": "tests.environments:make_counter"}, "cache": {"kind": "none"}, "budget": {"usd": 1.0},
     "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 16}},
@@ -59,7 +59,7 @@ OLD_CHECKPOINT = {f"checkpoints/round_000001.{kind}" for kind in ("json", "safet
 
 
 class Evaluator:
-    """Returns what follows from the weights alone."""
+    """Returns an evaluation that depends on the weights alone."""
 
     def __init__(self, *_: Any, **settings: Any) -> None:
         self._weights = b""
@@ -75,7 +75,7 @@ class Evaluator:
 
 
 class Here:
-    """This machine as a backend, whose actors play in this process."""
+    """This machine as a backend whose actors play in this process."""
 
     cost_basis, prices = "modelled", PRICES
 
@@ -95,7 +95,7 @@ class Here:
 
 
 class Deployed(Here):
-    """AWS as a backend, whose bucket is in memory and whose guard listens to nobody."""
+    """AWS as a backend with an in-memory bucket and no guard."""
 
     cost_basis, rounds_begun = "metered", 0
     heartbeat = SimpleNamespace(order_reason="", promise=lambda *_, **__: None, trains=lambda: None,
@@ -122,7 +122,7 @@ Files = Mapping[str, bytes]
 
 @dataclass
 class Machine:
-    """Where a run is: a directory and, if it is deployed, a bucket."""
+    """A run's location: a directory and, if it is deployed, a bucket."""
 
     out: Path
     is_deployed: bool
@@ -130,7 +130,7 @@ class Machine:
 
     @classmethod
     def found(cls, out: Path, is_deployed: bool, files: Files, objects: Files) -> Machine:
-        """One where this is what a process left."""
+        """Returns a machine with the state that a process left."""
         for name, data in files.items():
             path = out / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,12 +139,12 @@ class Machine:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What is in the directory, but for what nothing reads."""
+        """Returns the directory's files, except those that nothing reads."""
         return {path.relative_to(self.out).as_posix(): path.read_bytes() for path in sorted(self.out.rglob("*"))
                 if path.is_file() and path.parent.name != "tensorboard"}
 
     def live(self, disk: Disk) -> Attempt:
-        """Trains until there is nothing left to do, or until the disk is full."""
+        """Trains until nothing is left to do, or until the disk is full."""
         with disk.mounted():
             if not self.is_deployed:
                 result = training.train(EXPERIMENT, self.out, backend=Here(), resume=True, name="counter",
@@ -163,7 +163,7 @@ DEPLOYMENT = Deployment(**{name: "1" for name in Deployment.__dataclass_fields__
 
 @pytest.fixture(scope="module", autouse=True)
 def parts() -> Iterator[None]:
-    """What takes long and changes no file of a run: the trial of the environment, the process that evaluates."""
+    """Replaces slow parts that change none of a run's files: the environment's trial and the evaluation process."""
     environment = make_environment(EXPERIMENT.environment.id)
     fitted = EXPERIMENT.fitted(environment.spaces, preprocessing="none")
 
@@ -180,7 +180,7 @@ def parts() -> Iterator[None]:
 
 
 def history(machine: Machine) -> dict[str, Any]:
-    """What equal runs have in common, to the byte; of a checkpoint's JSON all but dollars and times."""
+    """Returns the data that equal runs share, byte for byte, and a checkpoint's JSON without dollars and times."""
     files = machine.files
     assert sum(not line.endswith(b"}") for line in files["events.jsonl"].splitlines()) <= 1, "one may be cut off"
     kept = {name: data for name, data in files.items() if name.endswith(".safetensors")}
@@ -190,7 +190,7 @@ def history(machine: Machine) -> dict[str, Any]:
 
 
 def promised_usd(files: Files) -> float:
-    """What a ledger says that may be spent, but for the time that nobody knows yet; 0 without one."""
+    """Returns the dollars that a ledger covers, without unmeasured time; 0 if there is no ledger."""
     state = json.loads(files["ledger.json"]) if "ledger.json" in files else {"budget": {"spent": 0, "reserved": {}}}
     budget = state["budget"]
     is_by_the_clock = "billed_until_s" in state
@@ -199,12 +199,12 @@ def promised_usd(files: Files) -> float:
 
 
 def check(machine: Machine, files: Files, expected: Mapping[str, Any], where: str) -> None:
-    """Checks that the next process comes to the end that an undisturbed one comes to, and gives no money back."""
+    """Checks that the next process ends as an undisturbed run does, and refunds no money."""
     ended = machine.live(Disk(machine.out.parent))
     assert (ended.then, ended.stop_reason, ended.error or "") == (Then.END, "max_rounds", ""), where
     found = history(machine)
     assert {key: found.get(key) for key in expected} == expected, where
-    # An old checkpoint would go with the next round, a report that is half written with the next report.
+    # The next round would remove an old checkpoint, and the next report an unfinished one.
     assert found.keys() - expected.keys() <= OLD_CHECKPOINT | {"report.html.tmp"}, where
     assert promised_usd(machine.files) >= promised_usd(files), where
 
@@ -214,7 +214,7 @@ def test_wherever_it_is_killed_the_next_process_makes_the_same_history(tmp_path:
     moments: list[tuple[str, Files, Files]] = []
 
     def life(machine: Machine) -> dict[str, Any]:
-        """Lives undisturbed; notes what a kill would leave."""
+        """Runs undisturbed and records the state that a kill would leave at each moment."""
         machine.live(Disk(machine.out.parent).watched(
             lambda moment: moments.append((moment, machine.files, dict(machine.objects)))))
         return history(machine)
@@ -228,13 +228,13 @@ def test_wherever_it_is_killed_the_next_process_makes_the_same_history(tmp_path:
     tried: set[Any] = set()
     for number, (moment, files, objects) in enumerate(moments):
         for place, left in (("here", files), *((("there", {}),) if is_deployed else ())):
-            # The bucket wins: of the directory only the names matter.
+            # The bucket wins: only the names of the directory's files matter.
             state = digest(objects), digest(dict.fromkeys(left, b"") if objects else without_temporary(left))
             if state not in tried:
                 tried.add(state)
                 check(Machine.found(tmp_path / f"{number}-{place}" / "run", is_deployed, left, objects), left, expected,
                       f"{moment}, {place}")
-    assert len(moments) > 200 and len(tried) > 90, "what a run does was not seen"
+    assert len(moments) > 200 and len(tried) > 90, "the run's operations were not recorded"
 
 
 def digest(files: Mapping[str, bytes]) -> int:
@@ -242,7 +242,7 @@ def digest(files: Mapping[str, bytes]) -> int:
 
 
 def without_temporary(files: Files) -> dict[str, bytes]:
-    """How much of a temporary file was written makes no difference: nothing reads it."""
+    """The number of bytes in a temporary file makes no difference, since nothing reads it."""
     return {name: b"" if name.endswith(TEMPORARY) else data for name, data in files.items()}
 
 
@@ -250,7 +250,7 @@ def without_temporary(files: Files) -> dict[str, bytes]:
 def test_wherever_the_disk_is_full_it_says_so_and_the_next_process_makes_the_same_history(
     tmp_path: Path, is_deployed: bool
 ) -> None:
-    """A deployed run differs from a local one in what it does before it trains, which is to download."""
+    """A deployed run differs from a local one only before training: it downloads."""
     whole = Machine(tmp_path / "whole" / "run", is_deployed)
     undisturbed = Disk(whole.out.parent)
     whole.live(undisturbed)
@@ -272,7 +272,7 @@ def test_wherever_the_disk_is_full_it_says_so_and_the_next_process_makes_the_sam
         if "report.html" not in operation:
             assert (bool(code), "the disk is full (" in said, "--resume" in said) == (True, True, True), operation
         files = machine.files
-        # What is whole holds what it holds in any run.
+        # A complete file has the same contents in any run.
         state = (*machine.objects, *files, files.get("rounds.jsonl", b"").count(b"\n"))
         if state not in tried:
             tried.add(state)

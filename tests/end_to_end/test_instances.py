@@ -1,4 +1,4 @@
-"""Trainings whose instances play and train themselves: equal to one process', whoever of them is killed."""
+"""Training whose instances play and learn on their own equals training in one process, whichever of them is killed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ seed: 3
 """
 INSTANCES = overrides(learner__kind="gmi", learner__gmi__instances=2, learner__gmi__reduction="mpr")
 FILES = {2: 44, 8: 56}
-"""That two instances may have open are enough, and one less is refused."""
+"""Open files per number of instances: these are enough, and one fewer is refused."""
 FIGURES = ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "episode_return_mean",
            "evaluation_return_mean", "episodes_finished", "env_steps_total", "episodes_spanning_versions")
 
@@ -54,7 +54,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(file: Path) -> Path:
-    """The directory of a run of two instances that nothing happens to."""
+    """The directory of an undisturbed run of two instances."""
     out = file.parent / "undisturbed"
     finished = train(file, out, *INSTANCES)
     assert finished.returncode == 0, finished.stderr + finished.stdout
@@ -62,13 +62,13 @@ def undisturbed(file: Path) -> Path:
 
 
 def instances_of(process: subprocess.Popen[str]) -> list[int]:
-    """Process ids of the instances."""
+    """Returns the process ids of the instances."""
     return [pid for pid in descendants(process.pid)
             if b"runtime.gmi.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def start(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
-    """With no more open files than are asked for at least."""
+    """Starts a run with no more open files than the required minimum."""
     return subprocess.Popen(
         ["sh", "-c", f'ulimit -n {FILES[instances]} && exec "$@"', "sh",
          *command("train", str(file), "--out", str(out), *arguments)], cwd=ROOT,
@@ -99,13 +99,13 @@ def kill_in_rounds(process: subprocess.Popen[str], out: Path, drawn: random.Rand
 
 
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
-    """Instances are killed in the middle of rounds, whatever they are doing; then the trainer, which is resumed."""
+    """Kills instances in the middle of rounds, whatever they are doing. Then kills the trainer and resumes it."""
     out = tmp_path / "run"
     process = start(file, out, 2, *INSTANCES)
     wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
     if len(os.sched_getaffinity(0)) > 1:
         mine = [os.sched_getaffinity(one) for one in instances_of(process)]
-        assert len(mine) == 2 and not mine[0] & mine[1], "each has cores of its own"
+        assert len(mine) == 2 and not mine[0] & mine[1], "each has its own cores"
     kill_in_rounds(process, out, random.Random(0))
     assert "instance_replaced" in {event["event"] for event in events(out)}
     resumed = train(file, out, *INSTANCES, "--resume")
@@ -122,7 +122,7 @@ IN_TURNS = overrides(algorithm__rounds="synchronous")
 
 @pytest.fixture(scope="module")
 def shared(file: Path) -> Path:
-    """The directory of a run whose six serving instances share what they play with two trainers, in turns."""
+    """The directory of a run whose six serving instances share their fragments with two trainers, in turns."""
     out = file.parent / "shared"
     finished = train(file, out, *SHARING, *IN_TURNS)
     assert finished.returncode == 0, finished.stderr + finished.stdout
@@ -152,7 +152,7 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
 
 
 def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
-    """In asynchronous rounds; whoever is killed, each step is counted once."""
+    """In asynchronous rounds, each step is counted once, whichever process is killed."""
     out = tmp_path / "run"
     process = start(file, out, 8, *SHARING, *overrides(stop__max_rounds=60))
     for count in (1, 8, 16, 24):
@@ -165,8 +165,8 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert len(rows) == 60
     assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
-    assert max(row["staleness_max"] for row in rows) > 0, "actors went on while trainers trained"
-    # Both are by the clock; what stood between rounds is in the bill alone.
+    assert max(row["staleness_max"] for row in rows) > 0, "actors continued while trainers trained"
+    # Both are measured by the clock. Only the bill includes time between rounds.
     seconds = sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
     assert sum(row["modelled_round_s"] for row in rows) == pytest.approx(seconds, rel=0.2)
 
@@ -203,13 +203,13 @@ def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path:
     refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
     assert refused.returncode == 2
     enough = float(refused.stderr.split("allowed: budget.usd from ")[1])
-    # What the machine costs while all is started comes on top.
+    # The cost of the machine during start-up is added.
     finished = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1.25 * enough, stop__max_rounds=1))
     assert finished.returncode == 0, finished.stderr
     assert summary(tmp_path / "run")["stop_reason"] == "max_rounds"
 
 
 def without_failures(out: Path) -> list[dict[str, Any]]:
-    """What the rounds hold, but for how many actors failed on the way."""
+    """Returns the rounds without the number of failed actors."""
     return [{key: value for key, value in row.items() if not key.startswith("actors_")}
             for row in results_only(rounds(out))]

@@ -1,4 +1,4 @@
-"""The plain path beside the fast one: the same training, and words that say why it is slower."""
+"""The plain path and the fast one: the same training, and a message that explains why it is slower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lambda_actor.fast import PLAIN_VARIABLE
 from runtime.learner.fast.compiled import compiled
 from tests.helpers import ROOT, SMALL_EXPERIMENT, events, overrides, results_only, rounds, train
 
-# Not ``-m runtime``, which tests start from a process that has compiled its functions (`tests.warm`).
+# Not ``-m runtime``, which tests start from a process with compiled functions (`tests.warm`).
 _TRAIN = "import sys; from runtime.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -34,7 +34,7 @@ def test_both_paths_train_alike_and_the_slow_one_says_so_once(tmp_path: Path) ->
         f"! updates: they are slower than they could be: {PLAIN_VARIABLE} is set"]
     assert f"{PLAIN_VARIABLE} is set" in events(plain, "run_started")[0]["updates"]
     expected, found = results_only(rounds(fast)), results_only(rounds(plain))
-    # Steps are equal to the digit; gradients differ by the order in which floats are added.
+    # Steps are equal to the digit. Gradients differ by the order in which floats are added.
     assert found[0]["episode_return_mean"] == expected[0]["episode_return_mean"]
     for row, other in zip(found, expected, strict=True):
         assert row.keys() == other.keys()

@@ -1,4 +1,4 @@
-"""Deployments from the first template to the last Describe, as ``python -m tests.simulators.rehearsal`` plays them."""
+"""Deployments from the first template to the last Describe, played by ``python -m tests.simulators.rehearsal``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     assert len(result["found_after"]) > 12
     (spend,) = result["spend"].values()
     assert 0.0 < spend["run_usd"] <= spend["ledger_usd"] <= spend["budget_usd"]
-    # Counted from what Describe found: neither more than the ledger has, nor nothing.
+    # Counted from Describe's findings: not more than the ledger has, and not zero.
     assert 0.5 * spend["ledger_usd"] < spend["counted_usd"] < spend["budget_usd"]
     rows = [json.loads(row) for row in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [row["round_index"] for row in rows] == list(range(1, spend["rounds"] + 1))
@@ -36,11 +36,11 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
 
 
 def _check_calls(result: Mapping[str, Any]) -> None:
-    """No role asked for more than what was read from the code that runs with it."""
+    """Roles only requested permissions that the code that runs with them needs."""
     read = {"NitroGuard-Role": calls_from(GUARD_MODULE, "handler"),
             "Nitro-hopper-LearnerRole": {*calls_from("runtime.backends.aws.learner", "main"),
                                          *calls_of_script(BOOT_SCRIPT.read_text(), {})}}
-    # Only where the learner serves the cache do actors call AWS: they read its password.
+    # Actors call AWS only if the learner serves the cache: they read its password.
     assert len(result["calls"]) == len(read)
     for role, lines in result["calls"].items():
         (made,) = [made for name, made in read.items() if role.startswith(name)]
@@ -49,9 +49,10 @@ def _check_calls(result: Mapping[str, Any]) -> None:
 
 
 def _check_decisions(out: Path) -> None:
-    """`make rehearse-all` has recorded the same; if this fails, run it, so that the other evaluator judges them too.
+    """`make rehearse-all` has recorded the same decisions. If this fails, run it to have the other evaluator judge them
+    too.
 
-    Which attributes of the ledger are written together depends on the machine's speed.
+    The machine's speed decides which attributes of the ledger are written together.
     """
     now, known = ({one._replace(context="") for one in found} for found in (
         decisions.read(out / "decisions.json"), decisions.read()))
@@ -60,7 +61,7 @@ def _check_decisions(out: Path) -> None:
 
 def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
     with Rehearsal("cut-short", tmp_path) as world:
-        # Nobody lets the guard look, and it says so to CloudFormation.
+        # No permission lets the guard look, and it reports this to CloudFormation.
         world.is_guarded = False
         world.deploy("unguarded")
         assert world.found_deployed == {"stacks": ["Nitro-unguarded"]}

@@ -1,4 +1,4 @@
-"""``train --seeds N`` for real: several runs under one budget, killed, resumed and summed up."""
+"""``train --seeds N`` for real: several runs under one budget, killed, resumed and summarized."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def start(experiment: Path, out: Path, *arguments: str) -> subprocess.Popen:
 
 
 def refused(experiment: Path, out: Path, *arguments: str) -> str:
-    """What the command says that refuses."""
+    """Returns the refusing command's message."""
     finished = train(experiment, out, *arguments)
     assert finished.returncode == 2
     return finished.stderr
@@ -47,7 +47,7 @@ def files(path: Path) -> dict[str, bytes]:
 
 
 def spent_units(out: Path) -> int:
-    """From the ledgers themselves, what is reserved included."""
+    """Returns the sum of the ledgers, reserved amounts included."""
     budgets: list[dict[str, Any]] = [
         json.loads(path.read_bytes())["budget"] for path in out.glob("seed-*/ledger.json")]
     return sum(budget["spent"] + sum(budget["reserved"].values()) for budget in budgets)
@@ -55,7 +55,7 @@ def spent_units(out: Path) -> int:
 
 @pytest.fixture(scope="module")
 def two(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of two seeds, undisturbed."""
+    """The directory of two undisturbed seeds."""
     out = tmp_path_factory.mktemp("seeds") / "runs"
     finished = train(reference.parent / "small.yaml", out, *TWO, *SHORT)
     assert finished.returncode == 0, finished.stderr + finished.stdout
@@ -72,7 +72,7 @@ def test_the_settings_are_shown_once_with_the_whole_budget(two: Path) -> None:
 
 
 def test_each_seed_is_the_run_that_it_is_alone(two: Path, reference: Path, tmp_path: Path) -> None:
-    # The last round is evaluated at once, in a longer run one round later.
+    # The last round is evaluated at once; in a longer run, one round later.
     assert results_only(rounds(two / "seed-3")[:1]) == results_only(rounds(reference)[:1])
     assert train(reference.parent / "small.yaml", tmp_path / "alone", *SHORT, *overrides(seed=4)).returncode == 0
     assert results_only(rounds(two / "seed-4")) == results_only(rounds(tmp_path / "alone"))
@@ -131,12 +131,12 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
     assert resumed.returncode == 0, resumed.stderr
     for seed in (3, 4):
         assert results_only(rounds(out / f"seed-{seed}")) == results_only(rounds(two / f"seed-{seed}"))
-    assert files(out / "seed-3") == kept, "a finished seed is kept as it is"
-    assert spent_usd <= summary(out)["spent_usd"] <= 1.0, "what was spent before the kill counts"
+    assert files(out / "seed-3") == kept, "a finished seed does not change"
+    assert spent_usd <= summary(out)["spent_usd"] <= 1.0, "spending before the kill counts"
     assert summary(out)["spent_usd"] == spent_units(out) / 2**36
     done = files(out)
     assert train(experiment, out, *TWO, "--resume", *SHORT).returncode == 0
-    assert files(out) == done, "where all are finished, nothing is done"
+    assert files(out) == done, "if all are finished, nothing is done"
     assert summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
 
 
@@ -155,7 +155,7 @@ def test_more_rounds_and_more_seeds_may_follow(
 
 
 def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -> None:
-    # An expensive learner, so that a few rounds use the first one's share up.
+    # An expensive learner, so that a few rounds use up the first seed's share.
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
         fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",

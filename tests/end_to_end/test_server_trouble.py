@@ -1,4 +1,4 @@
-"""What a user's server, or somebody on it, can do to a run."""
+"""Damage that a user's server, or another client of it, can do to a run."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 
 def train_beside(server: EmbeddedServer, experiment: Path, out: Path, meddle) -> subprocess.CompletedProcess[str]:
-    """Trains while another thread calls ``meddle`` once after the first round."""
+    """Trains while another thread calls ``meddle`` once, after the first round."""
     process = subprocess.Popen(
         command("train", str(experiment), "--out", str(out), *overrides(cache__url=server.url)), cwd=ROOT, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

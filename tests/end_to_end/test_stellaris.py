@@ -1,4 +1,4 @@
-"""Trainings whose learners are functions of Stellaris, with Nitro's boosting and serverless actors in the same file."""
+"""Training whose learners are functions of Stellaris, with Nitro's boosting and serverless actors in the same file."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,8 @@ from tests.helpers import bill_only, events, overrides, results_only, rounds, tr
 
 
 def virtual(tmp_path: Path) -> list[str]:
-    """Arguments for four learners in virtual time; small parts of a batch, so that there are enough gradients."""
+    """Returns arguments for four learners in virtual time, with small batch parts so that there are enough gradients.
+    """
     write_durations(tmp_path, start_s=[1.5, 2.5])
     return overrides(learner__kind="stellaris", learner__stellaris__place="virtual", stop__max_rounds=3,
                      learner__stellaris__durations=tmp_path / "durations.json", algorithm__ppo__minibatch_steps=32)
@@ -32,7 +33,7 @@ def test_boosting_learner_functions_and_actors_train_together_and_again_after_ki
     assert all(row["gradient_staleness_mean"] > 0.0 and row["truncated_fraction"] > 0.0 for row in found)
     assert found[0]["staleness_bound"] is None and found[-1]["staleness_bound"] >= 1
     assert "grads" in done.stdout and "stale" in done.stdout
-    assert 0.0 < found[1]["modelled_learn_s"] < 0.68**-1 * 0.07 * found[1]["gradients"], "virtual, beside one another"
+    assert 0.0 < found[1]["modelled_learn_s"] < 0.68**-1 * 0.07 * found[1]["gradients"], "in parallel, in virtual time"
 
     process = start(experiment, killed, *arguments)
     wait_for(lambda: finished_rounds(killed) >= 2 and any((killed / ".updates").glob("*-gradient-2-*")), "an update")

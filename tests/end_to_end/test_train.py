@@ -41,7 +41,7 @@ def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
     assert load_experiment(reference / "config.yaml").seed == 3
     assert summary(reference)["stop_reason"] == "max_rounds"
     assert summary(reference)["rounds"] == 5
-    # Made when the run had ended, with what it had spent.
+    # Written after the run ended, with its spending.
     assert f'<data value="{summary(reference)["spent_usd"]!r}">' in (reference / "report.html").read_text()
 
 
@@ -99,7 +99,7 @@ def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Pa
     assert train(experiment, tmp_path / "run", *overrides(fleet__processes=1)).returncode == 0
     found, expected = rounds(tmp_path / "run"), rounds(reference)
     assert results_only(found) == results_only(expected)
-    # Nor does it change the bill, to the digit: what is modelled is counted.
+    # Nor does it change a digit of the bill, which counts modelled work.
     assert bill_only(found) == bill_only(expected)
     assert [row["spent_usd"] for row in found] == [row["spent_usd"] for row in expected]
 
@@ -108,7 +108,7 @@ def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Pa
 def test_environments_in_lock_step_change_nothing(
     reference: Path, experiment: Path, tmp_path: Path, vector: int, processes: int
 ) -> None:
-    """Nor do they change the bill: what a step costs is measured, if it is, of one environment alone."""
+    """The bill does not change either: a measured step time comes from a single environment."""
     options = overrides(environment__vector=vector, fleet__processes=processes)
     assert train(experiment, tmp_path / "run", *options).returncode == 0
     found, expected = rounds(tmp_path / "run"), rounds(reference)
@@ -116,7 +116,7 @@ def test_environments_in_lock_step_change_nothing(
     assert bill_only(found) == bill_only(expected)
     vectors = [yaml.safe_load((run / "config.yaml").read_text())["environment"]["vector"]
                for run in (tmp_path / "run", reference)]
-    assert vectors == [vector, 3], "six actors at most are three for each of two processes"
+    assert vectors == [vector, 3], "at most six actors: three for each of two processes"
 
 
 def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Pa
     assert results_only(rounds(out)) == results_only(rounds(reference))
     [started] = events(out, "run_started")
     assert started["server"].startswith("none")
-    assert "server" not in events(reference, "run_started")[0], "nobody needs to know the socket of the run's own"
+    assert "server" not in events(reference, "run_started")[0], "the run's own socket is not worth recording"
 
 
 def test_another_seed_and_initial_deviation_change_everything(
@@ -148,7 +148,7 @@ def test_fixed_scaler_runs_no_detector(experiment: Path, tmp_path: Path) -> None
 
 
 def test_the_budget_ends_the_run_within_it(experiment: Path, tmp_path: Path) -> None:
-    # An expensive learner, so that a few rounds use the budget up.
+    # An expensive learner, so that a few rounds use up the budget.
     finished = train(experiment, tmp_path / "run", *overrides(
         fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
         budget__usd=0.008, stop__max_rounds="null", evaluation__every_rounds=0))

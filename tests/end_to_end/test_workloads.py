@@ -1,4 +1,4 @@
-"""Any experiment file with any environment and any algorithm: real environments, actors, server and learner."""
+"""Any experiment file with any environment and algorithm: real environments, actors, server and learner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = {"actor__fragment_steps": 16, "actor__timeout_s": 30, "scaler__kind": "n
 
 
 def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
-    """Trains an experiment file with these settings, in this process; returns what it resolved to, and the output."""
+    """Trains an experiment file with these settings in this process; returns the resolved experiment and the output."""
     values = [word for word in overrides(**(SMALL | settings)) if word != "--set"]
     experiment = load_experiment(ROOT / "experiments" / file, values).resolved()
     shown = io.StringIO()
@@ -39,7 +39,9 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
 
 
 def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Path) -> None:
-    """Parts are observed, several choices made; five steps pay a half at most, here and in processes of their own."""
+    """The environment observes parts and makes several choices. Five steps pay at most one half, here and in
+    subprocesses.
+    """
     out = tmp_path / "out"
     train_here("hopper.yaml", out, environment__id="tests.environments:make_locks", environment__max_episode_steps=5,
                environment__wrappers="[{gymnasium.wrappers.ClipReward: {max_reward: 0.5}}]",
@@ -64,7 +66,7 @@ def test_any_file_with_any_workload(
     tmp_path: Path, file: str, environment: str, algorithm: str, network: str, preprocessing: str
 ) -> None:
     out = tmp_path / "out"
-    # Of the rest only sizes are set, so that it is quick.
+    # The other settings only change sizes, for speed.
     experiment, shown = train_here(file, out, environment__id=environment, algorithm__kind=algorithm,
                                    **({} if algorithm == "ppo" else {"algorithm__round_steps": 64}))
     assert experiment.stop.target_return is None, "hopper.yaml's is of Hopper"
@@ -73,7 +75,7 @@ def test_any_file_with_any_workload(
     assert experiment.environment.clip_rewards == (preprocessing == "atari")
     assert experiment.algorithm.chosen.normalize_observations == (network == "mlp")
     assert experiment.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
-    assert f"  id: {environment}\n" in shown, "what differs from the defaults is printed"
+    assert f"  id: {environment}\n" in shown, "settings that differ from the defaults are printed"
     rows = rounds(out)
     assert [row["round_index"] for row in rows] == [1, 2, 3]
     assert summary(out)["env_steps_total"] == sum(row["env_steps"] for row in rows) >= 3 * 2 * 16
@@ -111,7 +113,8 @@ def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
             ("CartPole-v1", Spaces((4,), action_count=2), "none"), ("Ant-v5", Spaces((105,), action_size=8), "none"),
             ("ALE/Qbert-v5", Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6), "atari")):
         for algorithm in ("ppo", "impact", "impala"):
-            # What the file says of hidden layers is for vectors; for pixels it is refused, with what to write instead.
+            # The file's hidden layers are for vectors. For pixels they are refused, with a message that names the
+            # alternative.
             experiment = load_experiment(
                 file, [f"environment.id={environment}", f"algorithm.kind={algorithm}", "learner.kind=instance",
                        "environment.backend=gymnasium",
@@ -125,7 +128,7 @@ def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
 
 
 def test_a_games_evaluation_is_quick_beside_a_learner(tmp_path: Path) -> None:
-    """Numpy's threads are not to spin in the learner's process: one inference would take a hundred times as long."""
+    """Numpy's threads must not spin in the learner's process: one inference would take a hundred times as long."""
     out = tmp_path / "run"
     finished = run_command(
         "train", str(ROOT / "experiments" / "qbert.yaml"), "--out", str(out), *overrides(**SMALL | {

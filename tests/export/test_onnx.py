@@ -1,4 +1,4 @@
-"""The exported policy acts as the actors' does."""
+"""The exported policy acts as the actors' policy does."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def exported(path: Path, fields: dict[str, np.ndarray], environment: ActorEnviro
 
 
 def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
-    """Observations of an environment, and what the actors' policy and their environment make of them."""
+    """Returns observations of an environment, with the outputs of the actors' policy and of their environment."""
     stack = FrameStack(environment.spaces)
     observations, actions = [stack.begin(environment.reset(1)).copy()], []
     for step in range(STEPS):
         actions.append(environment.to_environment(policy.best_action(observations[-1])))
-        # Not the policy's own: that one soon repeats itself.
+        # Not the policy's own actions, which soon repeat.
         action = (np.reshape(step % np.array(environment.spaces.choice_counts), environment.spaces.action_shape)
                   if environment.spaces.is_discrete else environment.gymnasium_environment.action_space.sample())
         frame, _, terminated, truncated = environment.step(action)
@@ -118,7 +118,7 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run's directory, as far as it is read."""
+    """A run's directory, with only the files that are read."""
     directory = tmp_path / "run"
     directory.mkdir()
     spaces = make_environment("CartPole-v1").spaces

@@ -1,4 +1,4 @@
-"""A graph of the user's own, checked before anything is paid for."""
+"""A user's own graph, checked before anything costs money."""
 
 from __future__ import annotations
 

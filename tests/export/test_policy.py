@@ -21,7 +21,7 @@ BATCH = 5
 
 
 def make_run(directory: Path, environment_id: str, gain: float = 3.0) -> tuple[ActorEnvironment, Policy]:
-    """Writes a run's directory as far as it is read; returns what acts in it."""
+    """Writes the files of a run's directory that are read; returns the loaded policy."""
     environment = make_environment(environment_id)
     fields = policy_arrays(spaces=environment.spaces, network="conv" if environment.spaces.is_pixels else "mlp",
                            policy_version=12, gain=gain)

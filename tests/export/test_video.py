@@ -1,4 +1,4 @@
-"""Videos show the episode that was evaluated, and change nothing about it."""
+"""Videos show the evaluated episode and do not change it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.environments import EPISODE_STEPS, FaultyCounter, StatefulCounter, po
 
 
 class Drawn(StatefulCounter):
-    """Shows its count as a grey."""
+    """Draws its count as a gray level."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 150}
     render_mode = None
@@ -47,7 +47,7 @@ class Undrawn(Drawn):
 
 
 class Sight(Drawn):
-    """Is seen as it is drawn, as a square."""
+    """Observes the square that it draws."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def make_sight(**options: int) -> Sight:
 
 
 class Remembering(Drawn):
-    """Pays for each episode that it has begun, and takes a step in each reset."""
+    """Pays one for each episode begun, and takes a step in each reset."""
 
     episodes = 0
 
@@ -93,7 +93,7 @@ def filmed(path: Path, environment: ActorEnvironment, episodes: int) -> tuple[Vi
 
 
 def frames_of(path: Path) -> tuple[np.ndarray, float]:
-    """Frames uint8 ``[T, H, W, 3]``, red first, and how many a second."""
+    """Returns frames, uint8 ``[T, H, W, 3]``, red first, and the frame rate per second."""
     capture, frames = cv2.VideoCapture(str(path)), []
     while (read := capture.read())[0]:
         frames.append(read[1][..., ::-1])
@@ -113,15 +113,15 @@ def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
     frames, frames_per_s = frames_of(path)
     assert frames.shape[1:] == (210, 160, 3)
     assert frames_per_s == pytest.approx(60.0, rel=1e-3)
-    # The reset, 1 to 30 idle frames, and four for each of twelve steps, of the first episode only.
+    # The first episode only: the reset, 1 to 30 idle frames, and four frames for each of twelve steps.
     assert 1 + 1 + 48 <= len(frames) == video.frames <= 1 + 30 + 48
     assert len({frame.tobytes() for frame in frames}) > 5
-    assert np.ptp(frames[-1], axis=-1).max() > 100, "it is grey"
+    assert np.ptp(frames[-1], axis=-1).max() > 100, "it is gray"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_pixels_of_wrapped_environments_are_shown_as_the_environment_draws_them(tmp_path: Path) -> None:
-    """Not as the policy sees them: small, grey and stacked."""
+    """The video does not use the policy's small, gray, stacked frames."""
     small, grey = "gymnasium.wrappers.ResizeObservation", "gymnasium.wrappers.GrayscaleObservation"
     environment = make_environment(f"{__name__}:make_sight", options={
         "kwargs": {"side": 96}, "wrappers": [[small, {"shape": [20, 20]}], [grey, {}]], "frame_stack": 3})
@@ -133,12 +133,12 @@ def test_pixels_of_wrapped_environments_are_shown_as_the_environment_draws_them(
 
 
 def test_nothing_but_the_evaluation_resets_what_is_filmed(tmp_path: Path) -> None:
-    """An environment may remember earlier episodes: with a video it is evaluated as without."""
+    """An environment may remember earlier episodes, so evaluations with and without a video are the same."""
     plain, shown = (ActorEnvironment(Remembering(), "remembering") for _ in range(2))
     evaluation = Evaluator(plain, 2, seed=4)(weights_for(plain))
     assert len(set(evaluation.returns)) == 2
     assert filmed(tmp_path / "remembering.webm", shown, 2)[1] == evaluation
-    # Every third of what is there after the reset, whose own step is no frame, and after each step.
+    # Every third frame after each reset (whose own step gives no frame) and after each step.
     assert len(frames_of(tmp_path / "remembering.webm")[0]) == math.ceil(EPISODE_STEPS / 3)
 
 

@@ -1,4 +1,4 @@
-"""Fleets of a kind, which a file or a parameter says, and the learner's side of them."""
+"""Fleets of the kind that a file or parameter names, and the learner's side of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fleet_environments import DIRECTORY_VARIABLE
 
 @pytest.fixture(scope="module")
 def fleet_factory(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fleet]]:
-    """Makes a fleet with room for so many actors at once, each ended after ``timeout_s``."""
+    """Returns a function that makes fleets of ``processes`` actors at once, each ended after ``timeout_s``."""
     made: list[Fleet] = []
     os.environ[DIRECTORY_VARIABLE] = str(tmp_path_factory.mktemp("marks"))
     with kind.fleets(tmp_path_factory.mktemp("fleet")) as make_fleet:
@@ -31,7 +31,7 @@ def fleet_factory(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def shared_fleet(fleet_factory) -> Fleet:
-    """One fleet of two for all tests that leave it usable."""
+    """One fleet of two actors, for all tests that leave it usable."""
     return fleet_factory(2)
 
 

@@ -1,4 +1,4 @@
-"""The learner's side of a fleet, for tests: asks for actors, and takes in what they bring."""
+"""The learner's side of a fleet, for tests: starts actors and collects their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_
 
 
 class Actors:
-    """The learner's side: asks a fleet for actors, and takes in what they bring."""
+    """The learner's side: starts actors on a fleet and collects their results."""
 
     def __init__(self, fleet: Fleet, server_url: str, policy: bytes | None = None) -> None:
         self.fleet, self._url, self.run_id = fleet, server_url, uuid.uuid4().hex
@@ -48,7 +48,7 @@ class Actors:
                 "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
 
     def start(self, *environments: str, **changed: Any) -> list[str]:
-        """Starts one actor in each; returns their ids."""
+        """Starts one actor in each environment; returns their ids."""
         invocations = []
         for environment in environments:
             event = self.event(environment, self._count, **changed)
@@ -60,13 +60,13 @@ class Actors:
         return ids
 
     def outcomes(self, ids: Iterable[str]) -> dict[str, Outcome]:
-        """Waits for exactly these."""
+        """Waits for the outcomes of exactly these actors."""
         missing, found = set(ids), {}
         deadline = time.monotonic() + PATIENCE_S
         while missing:
             assert time.monotonic() < deadline, f"waited in vain for {missing}"
             for outcome in self.fleet.wait(1.0):
-                assert outcome.invocation_id in missing, f"{outcome} was not asked for, or comes twice"
+                assert outcome.invocation_id in missing, f"{outcome} was not requested, or came twice"
                 missing.remove(outcome.invocation_id)
                 found[outcome.invocation_id] = outcome
         return found
@@ -77,20 +77,20 @@ class Actors:
         return [found[one] for one in ids]
 
     def start_endless(self, count: int) -> list[str]:
-        """Starts actors that roll out until nobody wants them, and waits for them to be in the middle of it."""
+        """Starts actors that roll out until they are given up; returns once they are in the middle of a rollout."""
         before = marks("napping")
         ids = self.start(*["napping"] * count, fragment_steps=ENDLESS_STEPS)
         wait_for(lambda: len(marks("napping") - before) == count, "actors in the middle of their rollouts")
         return ids
 
     def give_up(self, ids: Iterable[str]) -> None:
-        """As a round does: closes their doors, then tells the fleet."""
+        """Closes the actors' doors, then tells the fleet, as a round does."""
         for one in ids:
             self.cache.take(one)
         self.fleet.abandon(list(ids))
 
     def trajectories(self) -> dict[str, bytes]:
-        """Takes what actors brought since the last time, by their ids."""
+        """Takes new trajectories, by their ids."""
         taken = {one: self.cache.take(one) for one in (f"i{index}" for index in range(self._count))}
         return {one: found for one, found in taken.items() if found is not None}
 
@@ -101,7 +101,7 @@ class Actors:
 
 @contextmanager
 def actors_on(server_url: str) -> Iterator[Callable[..., Actors]]:
-    """Makes the actors of fleets; removes what they leave on the server."""
+    """Returns a function that makes the actors of fleets; cleans up the server afterwards."""
     made: list[Actors] = []
 
     def make(fleet: Fleet, policy: bytes | None = None) -> Actors:
@@ -122,9 +122,9 @@ class Kind:
     """A kind of fleet.
 
     Attributes:
-        fleets: Given a folder, makes fleets with room for so many actors at once, each ended after so many seconds.
-        is_metered: Whether it tells what the platform bills.
-        words: Contained in the error of an actor in the environment of that name.
+        fleets: Given a folder, makes fleets from a number of concurrent actors and a time limit in seconds.
+        is_metered: Whether outcomes report the platform's bill.
+        words: By environment, words in its actor's error.
     """
 
     fleets: Callable[[Path], AbstractContextManager[MakeFleet]]
@@ -132,5 +132,5 @@ class Kind:
     words: Mapping[str, str]
 
     def init_billed_s(self, outcome: Outcome) -> float:
-        """What of the outcome's bill is start-up."""
+        """Returns the part of the outcome's bill that is start-up."""
         return outcome.init_s if self.is_metered else 0.0

@@ -1,4 +1,4 @@
-"""Lambda fleets on the endpoint of this machine, for tests."""
+"""Lambda fleets on a local endpoint, for tests."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 CREDENTIALS = {"aws_access_key_id": "local-test", "aws_secret_access_key": "local-test", "region_name": REGION}
 ACTOR_ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")},
                      "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""One thread; and this machine's choice of BLAS kernels, which round differently from each other."""
+"""One thread, and this machine's choice of BLAS kernels, which round differently from each other."""
 
 
 def client(url: str, *, read_timeout_s: float = PATIENCE_S) -> Any:
-    """A client of a local endpoint that needs nothing of this machine's AWS settings."""
+    """Returns a client of a local endpoint that ignores this machine's AWS settings."""
     return boto3.client("lambda", endpoint_url=url, **CREDENTIALS, config=Config(
         retries={"total_max_attempts": 1}, max_pool_connections=256, read_timeout=read_timeout_s))
 
 
 class LambdaFleets:
-    """Makes fleets, each with a function of its own; ends them with the endpoint."""
+    """Makes fleets, each with its own function. Closes them with the endpoint."""
 
     def __init__(self) -> None:
         self.endpoint = LambdaEndpoint()
         self.throttles = 0
-        """How often Lambda had no room for an actor."""
+        """Returns how often Lambda had no room for an actor."""
         self._made: list[LambdaFleet] = []
 
     def __enter__(self) -> LambdaFleets:
@@ -47,7 +47,7 @@ class LambdaFleets:
         self, actors: int = 2, *, timeout_s: float = GENEROUS_S, reserved: int | None = None, name: str = "",
         read_timeout_s: float = PATIENCE_S, **settings: Any
     ) -> LambdaFleet:
-        """A fleet of ``actors`` at once, of a function with as much, or ``reserved``, concurrency."""
+        """Returns a fleet of ``actors`` at once. Its function has the same concurrency, or ``reserved``."""
         environment = {**ACTOR_ENVIRONMENT, DIRECTORY_VARIABLE: os.environ.get(DIRECTORY_VARIABLE, "")}
         arn = self.endpoint.add_function(
             name or f"actors-{len(self._made)}", timeout_s=timeout_s, environment=environment,

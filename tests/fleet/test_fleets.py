@@ -1,7 +1,7 @@
 """The contract of `runtime.ports.fleet.Fleet`, with real processes, the real handler and a real server.
 
-A further fleet joins by a line in KINDS, which also says where fleets differ in words; or, as Ray does, by a file that
-imports what is tested here.
+To add a fleet, add a line to KINDS, with the words that differ between fleets. Or write a file that imports these
+tests, as for Ray.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def local_fleets_of_several(folder: Path) -> Iterator[MakeFleet]:
 
 @contextmanager
 def lambda_fleets(folder: Path) -> Iterator[MakeFleet]:
-    # A machine that is slow to end a given up actor must not fail a test of its bill.
+    # A machine that is slow to end an abandoned actor must not fail a test of its bill.
     with LambdaFleets() as fleets, mock.patch.object(runtime.fleet.aws_lambda, "ABANDON_GRACE_S", PATIENCE_S):
         yield lambda processes, timeout_s: fleets.make(processes, timeout_s=timeout_s)
 
@@ -191,7 +191,7 @@ def test_what_an_environment_prints_disturbs_nothing(actors: Actors):
 
 
 def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory, actors_of):
-    """Byte for byte, a continued episode included."""
+    """Trajectories are equal byte for byte, including a continued episode."""
     brought: list[dict[str, bytes]] = []
     for processes in (1, 3):
         fleet = fleet_factory(processes)

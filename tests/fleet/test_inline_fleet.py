@@ -1,4 +1,4 @@
-"""Actors without a cache: what they need comes with the request, what they bring with the response."""
+"""Actors without a cache: the request carries their input, and the response their result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSION, BYTES_MAX = 1, 10_000
 
 
 class Answering:
-    """A fleet whose actors answer what they are told to."""
+    """A fleet whose actors give prepared answers."""
 
     concurrency = 1
 
@@ -42,10 +42,10 @@ class Answering:
         return found
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Gives nothing up."""
+        """Abandons nothing."""
 
     def close(self) -> None:
-        """Ends nothing."""
+        """Closes nothing."""
 
 
 @pytest.fixture(scope="module")

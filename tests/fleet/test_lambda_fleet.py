@@ -1,4 +1,4 @@
-"""What the Lambda fleet does besides the contract of tests/fleet/test_fleets.py."""
+"""The Lambda fleet beyond the contract of tests/fleet/test_fleets.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fleets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaFl
 
 
 def outcomes(fleet: LambdaFleet, count: int) -> list[Outcome]:
-    """Waits for so many."""
+    """Waits for this many outcomes."""
     found: list[Outcome] = []
     deadline_s = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -63,7 +63,7 @@ def test_the_bill_is_lambdas_own(fleets: LambdaFleets, actors_of):
     assert cold.is_metered and warm.is_metered
     assert 0.0 < cold.init_s < cold.billed_s
     assert warm.init_s == 0.0
-    # Napping takes no CPU time, and is paid here.
+    # Napping takes no CPU time, but is billed here.
     assert warm.billed_s >= 0.3
 
 
@@ -80,13 +80,13 @@ REPORT = ("REPORT RequestId: r1\tDuration: 12.34 ms\tBilled Duration: {} ms\tMem
 @pytest.mark.parametrize(("log", "billed_s", "init_s"), [
     (REPORT.format(13), 0.013, 0.0),
     (REPORT.format(163) + "Init Duration: 150.12 ms\t\n", 0.163, 0.15012),
-    # Start-up that is shown and not billed, as Lambda had it for archives.
+    # Start-up that is reported and not billed, as Lambda did for archives.
     (REPORT.format(13) + "Init Duration: 150.12 ms\t\n", 0.013, 0.00066),
     (REPORT.format(163) + "Init Duration: 150.12 ms\tStatus: error\tError Type: Runtime.ExitError\n", 0.163, 0.15012),
     (REPORT.format(13) + "\nXRAY TraceId: 1-5 SegmentId: 7 Sampled: true\n", 0.013, 0.0),
     (REPORT.format(3000) + "\n2026-11-20T05:46:57.874Z r1 Task timed out after 3.00 seconds\n\n", 3.0, 0.0),
     ("cut off at the front\r" + "\n" + REPORT.format(13), 0.013, 0.0),
-    # What an environment printed before.
+    # Output that an environment printed earlier.
     (REPORT.format(999_999) + "\nEND RequestId: r1\n" + REPORT.format(13), 0.013, 0.0),
     (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), 0.013, 0.0),
 ])
@@ -124,7 +124,7 @@ def test_what_lambda_writes_is_what_is_read(duration_us: int, init_us: int):
 
 
 def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
-    """A client whose every answer is this one."""
+    """A client that always returns this answer."""
     def invoke(**_: Any) -> dict[str, Any]:
         return {"ResponseMetadata": {"RequestId": "r1"}, "Payload": SimpleNamespace(read=lambda: payload), **fields}
     return SimpleNamespace(invoke=invoke, close=lambda: None)
@@ -162,7 +162,7 @@ def test_whatever_the_function_answers_is_an_outcome(payload: bytes, fields: dic
     assert (outcome.response is None) == (status != "ok")
 
 
-# Troubles of the service
+# Failures of the service
 
 
 def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaFleets, actors_of):
@@ -191,7 +191,7 @@ def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: Lambda
     assert lost.status == "crashed"
     assert "may have run" in lost.error
     assert (lost.billed_s, lost.is_metered, lost.was_started) == (50, False, True)
-    # It did run, once.
+    # It did run once.
     assert list(actors.trajectories()) == [lost.invocation_id]
     assert actors.run("steady")[0].status == "ok"
 
@@ -249,7 +249,7 @@ def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(fleets
     for outcome in actors.outcomes(hanging).values():
         assert (outcome.status, outcome.was_started) == ("abandoned", True)
         assert (outcome.billed_s, outcome.is_metered) == (GENEROUS_S, False)
-    # They keep their places until Lambda ends them, and then nobody hears of them.
+    # They occupy their slots until Lambda ends them, and never report an outcome.
     (waiting,) = actors.start("steady")
     assert fleet.wait(0.1) == []
     for process_id in fleets.endpoint.process_ids("actors"):
@@ -375,7 +375,7 @@ def test_what_is_no_functions_arn_is_refused(arn: str):
 def test_no_credentials_end_the_run_in_words(fleets: LambdaFleets, monkeypatch: pytest.MonkeyPatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    # Else it would remember the credentials of tests before this one.
+    # Otherwise it would remember the credentials of earlier tests.
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")

@@ -1,4 +1,4 @@
-"""What the local fleet does besides the contract of tests/fleet/test_fleets.py."""
+"""The local fleet beyond the contract of tests/fleet/test_fleets.py."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def local_fleet(tmp_path: Path) -> Iterator[Callable[..., LocalFleet]]:
 
 
 def processes(folder: Path) -> list[int]:
-    """Ids of the actor processes that live now and print into this folder's log."""
+    """Returns the ids of live actor processes that write to this folder's log."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -110,7 +110,7 @@ def test_billed_is_the_cpu_time_at_the_share_of_a_vcpu(local_fleet, actors_of, t
     actors = actors_of(local_fleet(memory_mib=442))
     burning, napping, after = actors.run("burning", "napping", "steady")
     assert burning.billed_s >= BURNT_CPU_S * 1769 / 442
-    # Napping takes no CPU time, and is not paid here.
+    # Napping takes no CPU time, and is not billed here.
     assert napping.status == after.status == "ok"
     assert napping.billed_s < burning.billed_s
 
@@ -157,7 +157,7 @@ def test_a_process_that_dies_idle_is_replaced(local_fleet, actors_of, tmp_path: 
     actors.run("steady")
     (process_id,) = processes(tmp_path)
     os.kill(process_id, signal.SIGKILL)
-    # The first may have been handed to the dead one; it is told so, and the next is served.
+    # The first may have been sent to the dead process. It fails, and the next succeeds.
     first, second = actors.run("steady", "steady")
     assert first.status in ("ok", "crashed")
     assert second.status == "ok"
@@ -179,10 +179,10 @@ def test_a_process_that_is_killed_from_outside_in_the_middle_of_a_rollout(
 
 
 def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_of, tmp_path: Path):
-    """Nor whoever asks the fleet: without a cache, an event is larger than what a socket takes at once."""
+    """The fleet's caller is not held up either: without a cache, an event exceeds a socket's buffer."""
     fleet = local_fleet(2, timeout_s=3.0)
     actors = actors_of(fleet)
-    # One that still starts would get no event.
+    # A process that is still starting would receive no event.
     wait_for(lambda: all(one.is_ready for one in fleet._processes) or not actors.run("steady"), "both processes")
     stopped, _ = processes(tmp_path)
     os.kill(stopped, signal.SIGSTOP)
@@ -320,7 +320,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("environments", [["hanging"], ["hanging_in_c"]], ids=["idle and hanging", "holding the lock"])
 def test_processes_die_with_a_killed_parent(environments: list[str], actors_of, tmp_path: Path):
-    """One of them idle, the others in the middle of a rollout."""
+    """One actor is idle, and the others are in the middle of a rollout."""
     actors = actors_of(None)
     events = [actors.event(environment, index) for index, environment in enumerate(environments)]
     parent = subprocess.Popen(

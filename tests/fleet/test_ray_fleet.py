@@ -1,4 +1,4 @@
-"""The contract of fleets on a Ray cluster of this machine, which this file starts once; and what only Ray has."""
+"""The fleet contract on a Ray cluster, which this file starts once on this machine, and tests of Ray alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def setup(timeout_s: float) -> FleetSetup:
 
 @contextmanager
 def ray_fleets(folder: Path) -> Iterator[MakeFleet]:
-    # Unix sockets have short names.
+    # Unix sockets need short names.
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     with mock.patch.dict(os.environ, RAY_TMPDIR=place, RAY_AUTH_MODE="disabled"):
         cluster = RayFleet(setup(60.0))
@@ -79,7 +79,7 @@ def test_a_worker_that_is_killed_costs_its_own_invocation_only(
     assert (died.status, died.error, died.response) == ("crashed", "the worker process died", None)
     assert 0.0 < died.billed_s <= LONG_S
     actors.cache.take(other)
-    # It saw that nobody wanted it, and raised.
+    # It noticed that it was abandoned, and raised.
     assert actors.outcomes([other])[other].status == "error"
 
 
@@ -118,7 +118,7 @@ def test_without_a_head_the_fleet_ends_and_asks_nothing_of_the_cluster(
 
 
 def test_a_head_that_dies_during_a_long_update_is_named_when_it_is_over() -> None:
-    """Ray itself would end the process after a while, here after three seconds: with status 1, in the middle."""
+    """Ray itself would end the process later, here after three seconds: in the middle, with status 1."""
     program = """
 import itertools, os, signal, sys, time
 from pathlib import Path
@@ -164,7 +164,7 @@ def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) 
 def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_fleet: Fleet, tmp_path: Path) -> None:
     file, rounds_of = tmp_path / "small.yaml", {}
     file.write_text(SMALL_EXPERIMENT)
-    # One learner function without what Stellaris adds trains the same policy, wherever it runs.
+    # One learner function without Stellaris' additions trains the same policy anywhere.
     on_ray = overrides(
         fleet__ray__nodes=2, fleet__ray__node_usd_per_hour=0.5,
         learner__update_timeout_s=1800, learner__function__timeout_s=600, learner__kind="stellaris",
@@ -181,7 +181,7 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_f
         assert {key: row[key] for key in SAME} == {key: expected[key] for key in SAME}
     last, found = rounds_of["ray"][-1], summary(tmp_path / "ray")
     assert {last[key] for key in ("actors_cost_usd", "provisioned_cost_usd", "infrastructure_cost_usd")} == {0.0}
-    # By the clock, from when the cluster was joined: no less than the rounds took.
+    # By the clock, since joining the cluster: at least as long as the rounds took.
     assert last["spent_usd"] >= sum(row["round_s"] for row in rounds_of["ray"]) * 2 * 0.5 / 3600
     assert last["spent_usd"] <= found["spent_usd"] <= 1.0
     assert found["cost_basis"] == "metered"

@@ -1,6 +1,6 @@
-"""The local fleet where a process serves several invocations at once, and where only one process may serve some.
+"""The local fleet when a process serves several invocations at once, and when one process must serve certain ones.
 
-The contract of all fleets holds then, too: see tests/fleet/test_fleets.py.
+The contract of all fleets also holds then: see tests/fleet/test_fleets.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Sent = list[tuple[int, list[str]]]
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """Which process, by its id, was sent which invocations at once."""
+    """Records the invocations that each process, by id, was sent at once."""
     found: Sent = []
     send = runtime.fleet.local._Process.send
 
@@ -41,7 +41,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 def warm_actors(
     actors_of: Callable[..., Actors], sent: Sent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Actors]]:
-    """Makes the actors of a fleet whose processes have each served what they serve alone."""
+    """Returns a function that makes the actors of a fleet whose processes have finished their solo invocations."""
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     made: list[LocalFleet] = []
 
@@ -105,7 +105,7 @@ def test_an_idle_process_leaves_a_busy_one_its_share(warm_actors, sent: Sent):
 
 
 def test_the_first_two_of_a_process_are_served_alone(actors_of, sent: Sent, tmp_path: Path):
-    """They make the environment, and tell the seconds of a step: of several steps at once, each takes less."""
+    """The first two make the environment and measure the seconds of a step. A step takes less time in a batch."""
     fleet = LocalFleet(FleetSetup(concurrency=1, timeout_s=GENEROUS_S, memory_mib=1769, handler=ACTORS_HANDLER,
                                   log_path=tmp_path / "actors.log", together=4))
     outcomes = actors_of(fleet).run(*["steady"] * 5)
@@ -138,7 +138,7 @@ def test_an_actor_that_raises_costs_its_own_trajectory_only(warm_actors, sent: S
     ("killed", "SIGKILL"), ("exiting", "code 7"), ("scribbling", "wrote to the connection")])
 def test_an_actor_that_ends_its_process_costs_its_own_trajectory_only(
         warm_actors, sent: Sent, environment: str, words: str):
-    """The others are served again, each alone, and billed once."""
+    """The others are served again, each alone, and each is billed once."""
     actors = warm_actors()
     before, ending, *after = actors.run("steady", environment, "steady", "steady")
     assert statuses([before, ending, *after]) == ["ok", "crashed", "ok", "ok"]
@@ -163,7 +163,7 @@ def test_an_actor_that_hangs_is_ended_and_costs_its_own_trajectory_only(warm_act
     (GENEROUS_S / 2, [1, 3]), (14.0, [2, 2]), (10.0, [1, 3]), (7.0, [4])])
 def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
         warm_actors, sent: Sent, alone_s: float, expected: list[int]):
-    """A slow environment gains nothing, and the limit of one ends all of them."""
+    """A slow environment gains nothing from batches, and the limit of one invocation ends all of them."""
     actors = warm_actors()
     (process,) = actors.fleet._processes
     process.alone_s = alone_s
@@ -200,7 +200,7 @@ def test_all_of_several_that_are_given_up_end_once(warm_actors):
 
 @pytest.fixture
 def batch(actors_of, sent: Sent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Actors]:
-    """Actors of two processes that have served nothing yet, and take four at once as one."""
+    """Actors of two fresh processes that take four invocations at once as one."""
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     fleet = LocalFleet(FleetSetup(concurrency=2, timeout_s=GENEROUS_S, memory_mib=1769, handler=ACTORS_HANDLER,
                                   log_path=tmp_path / "actors.log", together=4, is_batch=True))
@@ -209,7 +209,7 @@ def batch(actors_of, sent: Sent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def of_the_first(actors: Actors, *environments: str) -> list[Outcome]:
-    """What those become that the first process alone may serve."""
+    """Returns the outcomes of invocations that only the first process may serve."""
     events = [actors.event(environment, 500 + index) for index, environment in enumerate(environments)]
     ids = [event["invocation_id"] for event in events]
     actors.cache.expect(ids)

@@ -1,4 +1,4 @@
-"""Virtual time: invocations end in the order of their durations, whenever the fleet begins, and nothing waits."""
+"""Virtual time: invocations end in order of duration, whenever the fleet begins, without waiting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_they_end_in_the_order_of_their_durations_and_the_rest_is_queued() -> No
 
 
 def test_ties_are_ties_whenever_it_begins() -> None:
-    """0.1 + 0.2 ends with 0.3, and the one that began first comes first."""
+    """0.1 + 0.2 ends at the same time as 0.3, and the invocation that began first comes first."""
     for before_s in (1e-6, 1 / 3, 12345.678901):
         fleet = made(concurrency=2)
         begin(fleet, before=before_s)

@@ -1,7 +1,7 @@
-"""Curves to search on: families that are made up, each from a seed, and those that were recorded.
+"""Curves to search: made-up families, each drawn from a seed, and recorded ones.
 
 The families have the shapes that GMI-DRL describes in words (§5.2; §6.2 with Figure 10: from 4,096 to 8,192
-environments throughput "increases slightly" while memory "increases sharply"), and those of processors.
+environments throughput "increases slightly" while memory "increases sharply"), and shapes of processors.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import numpy as np
 from runtime.gmi.search import Found, Profile, layouts, search_layout
 
 Curve = Mapping[tuple[int, int], Profile | None]
-"""What is measured at a number of instances, and of environments at once in each."""
+"""Measurements by number of instances, and of environments that each plays at once."""
 FRAGMENT_STEPS = 256
 RECORDED = Path(__file__).with_name("recorded_one_after_the_other.json")
-"""What `tests.gmi.record_curves` writes. Beside it are curves of environments that one process plays in lock-step."""
+"""Written by `tests.gmi.record_curves`. The other recordings are of environments that one process plays in lockstep."""
 MACHINES = ((8, 2), (16, 4), (64, 8), (60, 16), (256, 32))
 """Actors and cores."""
 
 
 def searched(curve: Curve, *, actors: int, cores: int) -> Found:
-    """A search that is answered by a curve."""
+    """Searches with a curve in place of measurements."""
     return search_layout(lambda *layout: curve[layout], actors=actors, fragment_steps=FRAGMENT_STEPS,
                          instances_max=cores)
 
 
 def regret(found: Found, measured: Curve, truth: Curve, *, actors: int) -> float:
-    """By what part the layout that was found is slower than the one that exhaustive search finds, if this is faster.
+    """Returns how much slower the layout found is than the result of exhaustive search, as a share; negative if faster.
 
-    Noise misleads both of them: what they have found by what was measured counts as fast as it really is.
+    Noise misleads both. Their choices depend on measured speeds, but count at their true speeds.
     """
     assert found.layout is not None
     best = max(measured, key=lambda layout: samples_per_s(measured, layout, actors))
@@ -43,13 +43,13 @@ def regret(found: Found, measured: Curve, truth: Curve, *, actors: int) -> float
 
 
 def samples_per_s(curve: Curve, layout: tuple[int, int], actors: int) -> float:
-    """Of rounds whose slowest instance has the largest share; 0 if it cannot run."""
+    """Returns the speed of rounds in which the slowest instance has the largest share; 0 if the layout cannot run."""
     profile, share = curve[layout], math.ceil(actors / layout[0]) * FRAGMENT_STEPS
     return actors * FRAGMENT_STEPS / (share / profile.samples_per_s + profile.reduction_s) if profile else 0.0
 
 
 def made(actors: int, cores: int, seed: int, family: str) -> tuple[Curve, Curve]:
-    """A curve of a family as it is, and as it is measured, at all that makes sense."""
+    """Returns a family's true curve and its measured curve, at all sensible layouts."""
     random = np.random.default_rng((seed, actors, cores))
     single, half = random.uniform(2_000, 40_000), random.uniform(0.5, 8.0)
     shape: dict[str, Any] = {
@@ -74,26 +74,27 @@ def _stepped(random: np.random.Generator) -> dict[str, Any]:
 
 
 FAMILIES: Mapping[str, Callable[[np.random.Generator], dict[str, Any]]] = {
-    # As the paper says: ever less throughput for the same memory.
+    # As in the paper: diminishing throughput for the same memory.
     "saturating": lambda random: {"growth": 0.3},
     # Many instances with many environments do not fit.
     "memory-bound": lambda random: {"growth": 0.2, "memory_max": 1.5},
-    # Instances share memory bandwidth, and reductions take ever longer: the best number is neither one nor all.
+    # Instances share memory bandwidth, and reductions take longer and longer. The best number is neither one nor all.
     "unimodal": lambda random: {"crowding": random.uniform(0.02, 0.3), "reduction_s": 0.02},
-    # On a processor that others use: 3 % from one measurement to the next, and hardly any memory.
+    # A shared processor: measurements vary by 3 %, and memory hardly grows.
     "noisy": lambda random: {"growth": 0.002, "noise": 0.03},
-    # The environment takes all of the time, so that a vector of them brings nothing.
+    # The environment takes all the time, so a vector of them gains nothing.
     "flat": lambda random: {"gain": lambda environments: 1.0, "growth": 0.002, "noise": 0.03},
-    # A vector costs something before it brings something: two environments at once are slower than one.
+    # A vector has a cost before it pays off: two environments at once are slower than one.
     "stepped": _stepped}
-"""What is special about the curves of a family: ``gain`` of so many environments in an instance against one, ``growth``
-of memory with each of them, ``noise`` of measurements, all three relative; memory of a core (``memory_max``) against
-that of an instance without environments; ``crowding``: by what an instance is slower beside each other one; and
-``reduction_s`` of two of them."""
+"""Parameters of a family's curves: ``gain`` of several environments in an instance over one, ``growth`` of memory with
+each of them, and ``noise`` of measurements, all three relative; memory of a core (``memory_max``) relative to an
+instance without environments; ``crowding``, the slowdown of an instance per other instance; and ``reduction_s`` of two
+instances.
+"""
 
 
 def recorded() -> dict[str, tuple[Curve, int]]:
-    """Curves that were measured on two cores that others used, too, and the actors of each."""
+    """Returns curves measured on two shared cores, with the actors of each."""
     files = {path.stem.removeprefix("recorded_"): json.loads(path.read_text())
              for path in sorted(RECORDED.parent.glob("recorded_*.json"))}
     return {f"{environment_id}, {name}": ({(instances, environments): Profile(speed, memory)

@@ -1,4 +1,4 @@
-"""A member of a group, told what to do by lines of JSON: ``python -m tests.gmi.member``."""
+"""A member of a group that takes orders as lines of JSON: ``python -m tests.gmi.member``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REAL_SUM, REAL_TRANSFER = MultiProcess.sum, Mesh._transfer
 
 
 class Member:
-    """Answers each order by what the method of its name returns."""
+    """Answers each order with the result of the method that it names."""
 
     group: InstanceGroup
 
@@ -37,8 +37,8 @@ class Member:
         """Joins a group; returns its reduction.
 
         Args:
-            over_torch: Rings are the library's.
-            lag_s: Seconds by which this member finds each sum of MPR slower than it is.
+            over_torch: Whether rings use the library.
+            lag_s: Seconds that this member adds to its measurements of MPR sums.
         """
         def torch_links(mesh: Mesh) -> TorchLinks:
             return TorchLinks(mesh, self.store, f"{options['name']}/links", is_cuda=False,
@@ -54,7 +54,7 @@ class Member:
         return self.group.reduction
 
     def sum(self, shapes: list[tuple[str, list[int]]], seed: int = 0) -> dict[str, Any]:
-        """Sums tensors that any member can make for any other."""
+        """Sums tensors; any member can compute the inputs of all others."""
         def made(rank: int) -> list[torch.Tensor]:
             random = torch.Generator().manual_seed(1000 * seed + rank)
             return [torch.randn(shape, dtype=getattr(torch, dtype), generator=random) for dtype, shape in shapes]
@@ -84,7 +84,7 @@ class Member:
         return 0
 
     def hurry(self, timeout_s: float) -> None:
-        """Waits no longer than this from now on."""
+        """Sets this member's time-out."""
         for one in (self.group._mesh, self.group._links):
             if one is not None:
                 one._timeout_s = timeout_s
@@ -93,7 +93,7 @@ class Member:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def transfers(self, length: int) -> int:
-        """Returns how many transfers this member makes in a sum."""
+        """Returns the number of transfers that this member makes in a sum."""
         made = []
 
         def counted(mesh: Mesh, *parts: Any) -> None:
@@ -106,7 +106,7 @@ class Member:
         return len(made)
 
     def leave(self) -> dict[str, Any]:
-        """Leaves; returns what is open in this process."""
+        """Leaves the group; returns the open files of this process."""
         self.group.leave()
         self.group.leave()
         with open("/proc/self/maps") as file:

@@ -1,17 +1,18 @@
-"""What stands in for ``nvidia-cuda-mps-control``, and for the CUDA driver of a program that uses it.
+"""A stand-in for ``nvidia-cuda-mps-control``, and for the CUDA driver of a program that uses it.
 
-It does what NVIDIA's documentation says (docs.nvidia.com/deploy/mps, "Tools and Interface", "Environment Variables",
-and the program's manual page), and what people report of it:
+It follows NVIDIA's documentation (docs.nvidia.com/deploy/mps, "Tools and Interface", "Environment Variables", and the
+program's manual page) and users' reports:
 
-- ``-f`` is the daemon in the foreground; without options it is the front end, which reads commands and sends them to
-  the daemon of ``CUDA_MPS_PIPE_DIRECTORY``; its exit code is 0 if it could talk to that.
-- A second daemon with the same directory of pipes does not start: "An instance of this daemon is already running".
-- The daemon writes ``nvidia-cuda-mps-control.pid`` and makes the socket ``control`` there. Where the path is too long
-  for a socket, it ends and says "Cannot find MPS control daemon process".
+- ``-f`` runs the daemon in the foreground. Without options, the program is the front end: it sends commands to the
+  daemon of ``CUDA_MPS_PIPE_DIRECTORY``. Its exit code is 0 if it could reach the daemon.
+- A second daemon with the same pipe directory does not start: "An instance of this daemon is already running".
+- The daemon writes ``nvidia-cuda-mps-control.pid`` and creates the socket ``control`` there. If the path is too long
+  for a socket, it ends with "Cannot find MPS control daemon process".
 - The first client makes it start a server, a process that outlives a killed daemon and ends by ``quit``.
-- ``CUDA_VISIBLE_DEVICES`` of the daemon is what its clients may see; theirs must name one of these, by UUID here.
-- ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`` and ``CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`` limit a client, and, in the daemon's
-  environment, all of them: then no client here is let in, since a test would see a wrong share.
+- The daemon's ``CUDA_VISIBLE_DEVICES`` lists the devices that its clients may see. A client's must name one of them,
+  here by UUID.
+- ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`` and ``CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`` limit a client, or all clients if the
+  daemon has them. In that case this stand-in admits no client, since a test would see a wrong share.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ NOT_FOUND = "Cannot find MPS control daemon process"
 
 
 def install(folder: Path) -> None:
-    """Puts it into a folder of PATH."""
+    """Installs the program in a folder of PATH."""
     program = folder / NAME
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {__file__} "$@"\n')
     program.chmod(0o755)
 
 
 def connect(variables: dict[str, str]) -> int:
-    """What a CUDA program does first, with these variables: returns the process id of the server.
+    """Does a CUDA program's first call with these variables; returns the server's process id.
 
     Raises:
-        PermissionError: It is not let in.
+        PermissionError: The client is not admitted.
         OSError: There is no daemon.
     """
     answer = _say(Path(variables["CUDA_MPS_PIPE_DIRECTORY"]), f"client {json.dumps(variables)}")

@@ -1,8 +1,8 @@
-"""What nvidia-smi answered on machines of others, and a program that answers so: ``nvidia-smi`` in a folder.
+"""Recorded answers of nvidia-smi on other machines, and a program ``nvidia-smi`` that repeats them.
 
-Listings (``nvidia-smi -L``) and failures are as they were published. No public record has all six fields that we ask
-for in one row, so a row is put together: its fields were each published as nvidia-smi's answer, where `SOURCES` says.
-UUIDs of zeros, the memory of a TITAN V, and all of `SILENT` are made up.
+Listings (``nvidia-smi -L``) and failures are as published. No public record has all six fields of our query in one row.
+Each field of a row was published as an answer of nvidia-smi, cited in `SOURCES`. UUIDs of zeros, the memory of a TITAN
+V, and all of `SILENT` are made up.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ GB10 = Answers("0, NVIDIA GB10, GPU-d991dc71-7825-0bf8-3339-cb2e7ead6a32, [N/A],
                "GPU 0: NVIDIA GB10 (UUID: GPU-d991dc71-7825-0bf8-3339-cb2e7ead6a32)\n")
 UNKNOWN = Answers("0, NVIDIA Graphics Device, GPU-307f0000-0000-0000-0000-000000000000, 294912, 10.7, Disabled\n",
                   "GPU 0: NVIDIA Graphics Device (UUID: GPU-307f0000-0000-0000-0000-000000000000)\n")
-"""What a driver calls a GPU that is newer than itself."""
+"""A driver's name for a GPU that is newer than itself."""
 SILENT = Answers("0, NVIDIA Graphics Device, GPU-307f0000-0000-0000-0000-000000000000, [N/A], [N/A], [N/A]\n",
                  "GPU 0: NVIDIA Graphics Device (UUID: GPU-307f0000-0000-0000-0000-000000000000)\n")
 
@@ -109,7 +109,7 @@ GPU 7: NVIDIA A100-SXM4-40GB (UUID: GPU-fccb396c-ecba-9822-6217-a790cd2c9d3f)
 
 
 def dgx(*indices: int, is_mig_on: bool | None = None, has_slices: bool = True) -> Answers:
-    """The DGX A100 with these of its GPUs alone, numbered from 0; MIG mode as it was, or as asked."""
+    """Returns the DGX A100 with only these GPUs, renumbered from 0, with its own MIG mode or the given one."""
     blocks = re.split(r"(?m)^(?=GPU)", DGX_LISTING)[1:]
     rows, listing = "", ""
     for number, index in enumerate(indices):
@@ -146,7 +146,7 @@ BROKEN = Answers(FAILED, FAILED, 9)
 
 
 def install(folder: Path, answers: Answers, *, has_mps: bool = True) -> None:
-    """Writes an ``nvidia-smi`` that knows these two questions alone, and a program named as MPS' is."""
+    """Writes an ``nvidia-smi`` that answers only these two queries, and a program with MPS's name."""
     script = (
         '#!/bin/sh\ncase "$*" in\n'
         f"-L) printf %s {shlex.quote(answers.listing)} ;;\n"

@@ -1,7 +1,7 @@
 """Records curves of this machine for the tests of the search: ``python -m tests.gmi.record_curves``.
 
-Measures samples a second and memory of one and two processes that each play so many environments, one after the other.
-Each speed is the best of five, between which all others are measured: that which other processes disturbed the least.
+Measures samples per second and memory of one and two processes that each play several environments in turn. Each speed
+is the best of five runs, spread out between all other measurements, to reduce disturbance by other processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def _play(environment_id: str, environments: int, ready: Barrier, answers: Any) -> None:
-    """Plays fragments in turn in all environments until the time is over."""
+    """Plays fragments in turn in all environments until time is up."""
     all_of_them = [make_environment(environment_id, "none", {}) for _ in range(environments)]
     policy = random_policy(all_of_them[0])
     open_episodes: list[OpenEpisode | None] = [None] * environments
@@ -47,7 +47,7 @@ def _play(environment_id: str, environments: int, ready: Barrier, answers: Any) 
 
 
 def measured(environment_id: str, instances: int, environments: int) -> tuple[float, int]:
-    """Samples a second, and bytes, of the slowest and the largest of so many processes."""
+    """Returns samples per second of the slowest process and bytes of the largest."""
     spawning = multiprocessing.get_context("spawn")
     ready, answers = spawning.Barrier(instances), spawning.Queue()
     processes = [spawning.Process(target=_play, args=(environment_id, environments, ready, answers))

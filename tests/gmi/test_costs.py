@@ -36,7 +36,7 @@ def test_what_a_layout_allows() -> None:
 
 
 def costs(devices: int, instances: int, *, link_bandwidth: float) -> dict[str, float]:
-    """Seconds of each, in units of M / B₁."""
+    """Seconds of each reduction, in units of M / B₁."""
     return {reduction: cost_s(reduction, devices=devices, instances=instances, model_bytes=1.0, host_bandwidth=1.0,
                               link_bandwidth=link_bandwidth) for reduction in ("mpr", "mrr", "har")}
 

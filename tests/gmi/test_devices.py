@@ -1,4 +1,4 @@
-"""What a machine has, and what its instances get of it: by recorded answers of nvidia-smi."""
+"""A machine's devices and each instance's share of them, from recorded answers of nvidia-smi."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITH_GPU = (nvidia_smi.T4, nvidia_smi.A10G_4, nvidia_smi.L4, nvidia_smi.V100, nv
             nvidia_smi.H100, nvidia_smi.GTX_1660, nvidia_smi.GB10, nvidia_smi.UNKNOWN, nvidia_smi.A100_OFF,
             nvidia_smi.A100_8_OFF)
 SLICED = {7: nvidia_smi.A100_80GB, 3: nvidia_smi.A100_PCIE, 2: dgx(6), 4: dgx(7)}
-"""By the number of slices."""
+"""Machines by number of slices."""
 NO_SLICES = dgx(0, is_mig_on=True)
 
 
@@ -45,12 +45,12 @@ def refusal(*arguments, **settings) -> str:
     return str(error.value)
 
 
-# What it has
+# Devices of the machine
 
 
 @pytest.fixture
 def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder that is all of PATH."""
+    """Returns a folder that is the entire PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -81,7 +81,7 @@ def test_slices_belong_to_their_gpu(path: Path) -> None:
 
 
 def test_names_of_slices_from_drivers_before_r470_are_taken_whole() -> None:
-    """NVIDIA's MIG guide: ``MIG-<GPU-UUID>/<GPU instance ID>/<compute instance ID>``."""
+    """Uses the form in NVIDIA's MIG guide: ``MIG-<GPU-UUID>/<GPU instance ID>/<compute instance ID>``."""
     name = "MIG-GPU-915536bf-10cf-6704-559e-fe0de309c9bc/1/0"
     listing = ("GPU 0: A100-SXM4-40GB (UUID: GPU-915536bf-10cf-6704-559e-fe0de309c9bc)\n"
                f"  MIG 3g.20gb Device 0: (UUID: {name})\n")
@@ -108,7 +108,7 @@ def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(path: Path, answer
     assert found.gpus == ()
     assert said in found.problem
     assert found.problem.startswith("nvidia-smi: ") and "\n" not in found.problem
-    assert choose_backend(found, "auto", 2) == ("cores", found.problem), "it is told, and the run goes on"
+    assert choose_backend(found, "auto", 2) == ("cores", found.problem), "it is reported, and the run continues"
     assert said in refusal(found, "mps", 2)
 
 
@@ -126,7 +126,7 @@ def test_what_cuda_visible_devices_hides_is_not_there(
 
 
 def topology(folder: Path, packages: int, cores: int) -> Path:
-    """As EC2's instances have it: the second threads of all cores come after the first ones."""
+    """Uses the order of EC2 instances: the second threads of all cores follow the first ones."""
     half = packages * cores
     for cpu in range(2 * half):
         place = folder / f"cpu{cpu}" / "topology"
@@ -139,11 +139,11 @@ def topology(folder: Path, packages: int, cores: int) -> Path:
 def test_threads_of_a_core_stand_side_by_side_and_processors_one_after_the_other(tmp_path: Path) -> None:
     folder = topology(tmp_path, 2, 2)
     assert order_cores(range(8), folder) == (0, 4, 1, 5, 2, 6, 3, 7)
-    assert order_cores({7, 1, 5}, folder) == (1, 5, 7), "those that may be used"
+    assert order_cores({7, 1, 5}, folder) == (1, 5, 7), "the usable cores"
     assert order_cores({3, 1}, tmp_path / "none") == (1, 3)
 
 
-# Which backend
+# Choice of backend
 
 
 @pytest.mark.parametrize("answers", WITH_GPU, ids=lambda answers: answers.rows.split(", ")[1])
@@ -241,7 +241,7 @@ def test_between_slices_gradients_go_through_the_host() -> None:
         assert choose_reduction(backend, "har") == "har"
 
 
-# What each instance gets
+# Each instance's share
 
 
 def test_cores_are_divided_fairly_once_each_and_neighbours_together() -> None:

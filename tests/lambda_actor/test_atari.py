@@ -1,4 +1,4 @@
-"""Games: what is seen of them is what Gymnasium's wrappers show, and their episodes can be cut anywhere."""
+"""Games: observations equal those of Gymnasium's wrappers, and episodes can be cut anywhere."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ gymnasium.register_envs(ale_py)
 STICKY = "ALE/Qbert-v5"
 GAMES = ["SpaceInvadersNoFrameskip-v4", "QbertNoFrameskip-v4", "GravitarNoFrameskip-v4", STICKY]
 STEPS = 340
-"""Enough for each game to end an episode under its actions."""
+"""Enough for each game to end an episode with its actions."""
 ACTIONS = {"SpaceInvadersNoFrameskip-v4": (11, 6), "GravitarNoFrameskip-v4": (5, 3)}
-"""Seed and number of the random actions, where they are not seed 5 and all: so lives do not last long."""
+"""Seed and number of the random actions that end lives early; other games use seed 5 and all actions."""
 WHERE = {"seed": 2, "round_index": 1, "slot": 0}
 
 
 class Acting:
-    """Stands in for a policy: takes the given actions one after the other, whatever it sees; keeps what it sees."""
+    """A stand-in for a policy: takes given actions in order, whatever it sees, and records its observations."""
 
     policy_version = 4
     initial_state: dict[str, np.ndarray] = {}
@@ -73,7 +73,7 @@ def made(game: str) -> ActorEnvironment:
 
 
 def played(game: str, environment: ActorEnvironment, actions: np.ndarray, **options) -> tuple[Fragment, np.ndarray]:
-    """A fragment of these actions, and what the policy saw at each of its steps."""
+    """Returns a fragment of these actions, and the policy's observation at each step."""
     acting = Acting(iter(actions), environment.spaces.action_count)
     fragment = roll_out(environment, acting, fragment_steps=len(actions), **{**WHERE, **options})
     return fragment, np.array(acting.seen)
@@ -88,12 +88,13 @@ def observations(fragment: Fragment) -> np.ndarray:
     return stack_frames(fragment.frames, fragment.observations)
 
 
-# What is seen
+# Observations
 
 
 @pytest.mark.parametrize("game", GAMES)
 def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
-    """`AtariPreprocessing` and `FrameStackObservation`, over a whole fragment, the ends of its episodes included."""
+    """Compares `AtariPreprocessing` and `FrameStackObservation` over a whole fragment, including the ends of episodes.
+    """
     fragment, seen = uncut(game)
     reference = FrameStackObservation(AtariPreprocessing(
         gymnasium.make(game, frameskip=1, disable_env_checker=True), noop_max=30, frame_skip=4, screen_size=84,
@@ -135,7 +136,7 @@ def test_each_frame_travels_once(game: str) -> None:
     fragment, _ = uncut(game)
     begun = 1 + int((fragment.terminated | fragment.truncated)[:-1].sum())
     terminated = int(fragment.terminated.sum())
-    # One a step, but for the last ones of episodes, which nobody needs; and each episode's first.
+    # One frame per step, except an episode's last one, which has no use, plus each episode's first.
     assert len(fragment.frames) == STEPS - terminated + begun
     fields = fragment.fields()
     assert fields["frames"].nbytes < 0.2 * fragment.frames.nbytes
@@ -197,7 +198,7 @@ def sent(episode: OpenEpisode | None) -> OpenEpisode:
 
 
 def assert_cut_is_uncut(game: str, cuts: list[int], environments: list[ActorEnvironment]) -> None:
-    """Fragments between ``cuts``, each in the next of the environments, are the uncut one."""
+    """Fragments between ``cuts``, each in the next environment, equal the uncut one."""
     whole, seen = uncut(game)
     end = int(np.flatnonzero(whole.terminated | whole.truncated | (np.arange(STEPS) == STEPS - 1))[0]) + 1
     actions = random_actions(game)[:end]
@@ -228,7 +229,7 @@ def test_a_fragment_cut_anywhere_is_the_uncut_one(game: str) -> None:
 @pytest.mark.parametrize("game", ["QbertNoFrameskip-v4", STICKY, "ALE/Breakout-v5", "ALE/Berzerk-v5",
                                   "DoubleDunkNoFrameskip-v4"])
 def test_an_episode_begins_as_in_a_game_that_was_just_loaded(game: str) -> None:
-    """Paddles and sticky actions among them, and games of which loading draws random numbers."""
+    """Includes games with paddles and sticky actions, and games that draw random numbers while loading."""
     used, draw = make_environment(game), np.random.default_rng(3)
     for seed in range(2):
         fresh = make_environment(game)
@@ -275,7 +276,7 @@ def test_an_episode_continues_in_another_process(game: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("game", ["Qbert-v4", STICKY])
 def test_a_game_without_preprocessing_can_be_cut_too(game: str) -> None:
-    """One of them draws how many frames it skips."""
+    """One of them draws the number of frames to skip."""
     first, second = (make_environment(game, "none") for _ in range(2))
     actions = random_actions(game, 60)
     first.reset(3)

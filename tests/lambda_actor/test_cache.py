@@ -41,7 +41,7 @@ def keys_of(raw: redis.Redis, run_id: str) -> set[str]:
     return {key.decode() for key in raw.scan_iter(count=1000) if key.decode().startswith(f"{{{run_id}}}:")}
 
 
-# Each trajectory in exactly once
+# Each trajectory exactly once
 
 
 def test_a_trajectory_is_taken_exactly_once_however_often_submitted(cache: TrajectoryCache) -> None:
@@ -72,7 +72,7 @@ def test_whom_nobody_expects_is_late(cache: TrajectoryCache, raw: redis.Redis, r
     cache.expect([])
     assert cache.submit("stranger", b"x") == LATE
     assert cache.take("stranger") is None
-    assert keys_of(raw, run_id) == set(), "nothing of it is stored"
+    assert keys_of(raw, run_id) == set(), "none of it is stored"
 
 
 def test_whom_nobody_awaits_any_more_is_late(cache: TrajectoryCache) -> None:
@@ -192,7 +192,7 @@ def test_what_was_in_when_the_run_stopped_can_be_taken(cache: TrajectoryCache) -
     assert cache.take("a") == b"x"
 
 
-# What is left on the server
+# Keys left on the server
 
 
 def fill(cache: TrajectoryCache) -> None:
@@ -253,7 +253,7 @@ def test_a_server_without_memory_is_named(tcp_server: TcpServer, run_id: str) ->
 
 
 def errors_text(error: BaseException | None) -> str:
-    """All that a traceback or a log could show of ``error``."""
+    """Returns everything that a traceback or a log could show of ``error``."""
     parts = []
     while error is not None:
         parts += [str(error), repr(error)]
@@ -410,7 +410,7 @@ def test_a_password_among_the_options_is_not_shown(scheme: str, user: str, befor
 
 
 def test_redis_does_read_a_password_among_the_options(tcp_server_with_auth: AuthServer, run_id: str) -> None:
-    """Why the test above matters."""
+    """Shows that the test above matters."""
     exercise(TrajectoryCache(f"{tcp_server_with_auth.url}?password={PASSWORD}", run_id))
 
 

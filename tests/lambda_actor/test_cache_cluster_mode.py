@@ -1,4 +1,4 @@
-"""ElastiCache Serverless is a cluster behind one address: all that the cache sends stays within one slot there."""
+"""ElastiCache Serverless is a cluster behind one address: all commands of the cache stay within one slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import TcpServer, free_port, wait_until
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[redis.Redis]:
     """A server in cluster mode that has all slots, and a plain client of it."""
-    # Its bus would otherwise listen 10,000 ports higher, where there may be none.
+    # By default its bus would listen 10,000 ports higher, which may not exist.
     server = TcpServer(tmp_path, "cluster-enabled yes", f"cluster-port {free_port()}")
     server.start()
     client = redis.Redis(port=server.port)

@@ -1,4 +1,4 @@
-"""The proof that the actor image runs while it is built."""
+"""The check, during the build, that the actor image runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers import ROOT
 
 
 class ForgetfulCounter(StatefulCounter):
-    """Saves less than it has."""
+    """Saves only part of its state."""
 
     def get_state(self) -> dict[str, object]:
         return {"count": self.count, "start": 0.5}

@@ -56,14 +56,14 @@ def _no_aws_but_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def role(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that Lambda gives a function for its role."""
+    """Sets the variables that Lambda gives a function for its role."""
     for name, value in {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": SESSION_TOKEN,
                         "AWS_DEFAULT_REGION": REGION}.items():
         monkeypatch.setenv(name, value)
 
 
 class SigningClock:
-    """What the signer takes for now."""
+    """The signer's clock."""
 
     def __init__(self) -> None:
         self.now = NOON
@@ -84,7 +84,7 @@ def token_of(uri: str) -> tuple[str, str]:
 
 
 def everything_shown(error: BaseException) -> str:
-    """All that a log could show of it: its traceback, and the texts of all that is in there."""
+    """Returns everything that a log could show of the error: its traceback, and all texts in it."""
     parts = traceback.format_exception(error)
     while error is not None:
         parts += [str(error), repr(error)]
@@ -96,10 +96,10 @@ def everything_shown(error: BaseException) -> str:
 
 
 def signature_by_the_book(host: str, query: list[tuple[str, str]], date: str, key: str) -> str:
-    """Signature Version 4 of a presigned GET, from its specification.
+    """Returns Signature Version 4 of a presigned GET, from its specification.
 
     Args:
-        query: All parameters but the signature, not encoded.
+        query: All parameters except the signature, not encoded.
         date: As in ``X-Amz-Date``.
     """
     def encoded(text: str) -> str:
@@ -144,7 +144,7 @@ def test_a_token_is_a_presigned_request(
 
 
 def test_a_token_is_what_the_sdks_presigner_makes(role: None, clock: SigningClock) -> None:
-    """The way that the vendor's guide shows."""
+    """Follows the vendor's guide."""
     import botocore.session
     from botocore.model import ServiceId
     from botocore.signers import RequestSigner
@@ -177,7 +177,7 @@ def test_without_keys_or_region_there_is_no_token(role: None, monkeypatch: pytes
 
 @pytest.fixture
 def guarded_server(tcp_server: TcpServer) -> Iterator[redis.Redis]:
-    """A server that lets nobody in but us, without a password of theirs yet."""
+    """A server that admits only this administrator. Actors have no password yet."""
     with redis.Redis(port=tcp_server.port) as administrator:
         administrator.acl_setuser("boss", enabled=True, passwords=["+boss"], keys=["*"], categories=["+@all"])
         administrator.acl_setuser("default", enabled=False)
@@ -197,7 +197,7 @@ def test_a_real_server_takes_the_token_and_a_new_one_when_it_drops_us(
     cache = TrajectoryCache(f"redis://127.0.0.1:{tcp_server.port}", run_id, credential=TOKENS)
     cache.expect(["a"])
     assert cache.submit("a", b"x") == ACCEPTED
-    # Twelve hours later the server ends the connection, and takes no old token any more.
+    # After twelve hours the server ends the connection, and no longer accepts old tokens.
     clock.now += datetime.timedelta(hours=12)
     let_in(guarded_server, token_of(TOKENS)[1])
     guarded_server.execute_command("CLIENT", "KILL", "USER", USER)
@@ -328,7 +328,7 @@ def test_without_keys_no_object_is_read(bucket: Any, monkeypatch: pytest.MonkeyP
         TrajectoryCache("rediss://cache.example:6380", "run", credential=BUCKET_URI)
 
 
-# Which of them
+# Choice of credential
 
 
 @pytest.mark.parametrize("uri", [

@@ -1,4 +1,4 @@
-"""Environments by name, and episodes that are cut in one of them and continue in another."""
+"""Environments by name, and episodes that are cut in one environment and continue in another."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OTHER_IDS = ["Pendulum-v1", "MountainCarContinuous-v0", "Swimmer-v5", "Reacher-v
 OWN_IDS = ["tests.environments:make_short_hopper", "tests.environments:make_counter", "tests.environments:make_limited"]
 SEED, STEPS_MAX = 5, 40
 GENTLE = {"InvertedPendulum-v5": 0.02, "InvertedDoublePendulum-v5": 0.02}
-"""Scale of the actions where lively ones end the episode at once."""
+"""Scale of the actions in environments whose episodes end at once with lively ones."""
 
 
-# Environments of a user's own, found by ``tests.lambda_actor.test_environments:name``
+# Custom environments, found by ``tests.lambda_actor.test_environments:name``
 
 
 class WindyHopper(HopperEnv):
-    """A user's MuJoCo environment with state in Python that MuJoCo knows nothing of."""
+    """A custom MuJoCo environment with Python state that MuJoCo does not know."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class HalfSavingHopper(WindyHopper):
 
 
 class SavingHopper(gymnasium.Wrapper):
-    """A user's wrapper that saves and restores everything that is inside it."""
+    """A custom wrapper that saves and restores everything inside it."""
 
     def get_state(self):
         data = self.unwrapped.data
@@ -63,7 +63,7 @@ class SavingHopper(gymnasium.Wrapper):
 
 
 class RandomLimit(gymnasium.wrappers.TimeLimit):
-    """A user's time limit that draws the length of each episode."""
+    """A custom time limit that draws the length of each episode."""
 
     def reset(self, *, seed=None, options=None):
         result = super().reset(seed=seed, options=options)
@@ -77,7 +77,7 @@ class TextState(helpers.StatefulCounter):
 
 
 class ObjectState(helpers.StatefulCounter):
-    """As Tetris Gymnasium's: other methods of these names."""
+    """Has an unrelated method with this name, like Tetris Gymnasium's."""
 
     def get_state(self):
         return object()
@@ -142,7 +142,7 @@ def make_list_state() -> gymnasium.Env:
     return ListState()
 
 
-# An episode cut and continued
+# Cut and continued episodes
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Step:
 
 
 def actions_for(environment: ActorEnvironment, gain: float | None = None) -> np.ndarray:
-    """Lively actions, continuous ones partly beyond the action space."""
+    """Returns lively actions. Some continuous ones are outside the action space."""
     if environment.spaces.is_discrete:
         return np.random.default_rng(SEED).integers(environment.spaces.action_count, size=STEPS_MAX)
     gain = gain or GENTLE.get(environment.environment_id, 0.8)
@@ -174,13 +174,13 @@ def play(environment: ActorEnvironment, actions: Iterable[np.ndarray]) -> list[S
 
 
 def sent(environment: ActorEnvironment, observation: bytes = b"\0\0\0\0") -> OpenEpisode:
-    """The open episode as the next actor gets it: through the bytes of a message."""
+    """Returns the open episode as the next actor receives it: through the bytes of a message."""
     episode = OpenEpisode(np.frombuffer(observation, np.float32), environment.get_state(), 0.0, 1, 0)
     return OpenEpisode.from_bytes(episode.to_bytes())
 
 
 def dirty(environment: ActorEnvironment) -> ActorEnvironment:
-    """The same environment in the middle of a wild episode."""
+    """Puts the same environment in the middle of a wild episode."""
     environment.reset(SEED + 100)
     play(environment, actions_for(environment, gain=3.0)[::-1])
     environment.reset(SEED + 101)
@@ -270,7 +270,7 @@ def test_the_episode_after_a_continued_one_starts_from_its_seed_alone() -> None:
 
 @pytest.mark.parametrize("environment_id", ["Ant-v5", "Humanoid-v5"])
 def test_restoring_mujocos_integration_state_alone_gets_the_first_reward_wrong(environment_id: str) -> None:
-    """Why the last step is taken again: rewards use positions which only that step computed."""
+    """Shows why the last step is taken again: rewards use positions that only that step computed."""
     first, second = (gymnasium.make(environment_id, disable_env_checker=True) for _ in range(2))
     actions = actions_for(make_environment(environment_id))
     first.reset(seed=SEED)
@@ -300,7 +300,7 @@ def test_wrappers_that_change_the_action_are_saved_with_it_or_refused(factory: s
     assert head + play(second, actions[7:]) == uncut
 
 
-# Who can save an episode
+# Environments that can save an episode
 
 
 @pytest.mark.parametrize("environment_id", MUJOCO_IDS + OTHER_IDS + OWN_IDS)
@@ -361,7 +361,7 @@ def test_a_state_that_is_not_numbers_by_name_is_not_used(name: str, told: str) -
 
 
 def foreign_state(source_id: str, changes: dict[str, np.ndarray | None]) -> dict[str, np.ndarray]:
-    """A saved state of ``source_id`` with the arrays of these names replaced, or left out where None."""
+    """Returns a saved state of ``source_id`` with the arrays of these names replaced, or removed if None."""
     environment = make_environment(source_id)
     environment.reset(SEED)
     play(environment, actions_for(environment)[:2])
@@ -543,7 +543,7 @@ def test_observations_are_float32() -> None:
 
 
 class Rewarding(helpers.Counter):
-    """Returns the reward that it is made with."""
+    """Returns the reward with which it was made."""
 
     def __init__(self, reward: object) -> None:
         super().__init__()
@@ -591,7 +591,7 @@ def test_actions_are_clipped_to_the_action_space(action: float, seen: float) -> 
 
 
 def test_observations_are_copies_of_what_the_environment_reuses() -> None:
-    """Some environments write each observation into the same float32 array."""
+    """Some environments write each observation to the same float32 array."""
 
     class Reusing(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -1,4 +1,4 @@
-"""Frames on the wire: each once, deflated, and whatever arrives is refused by name or is what was sent."""
+"""Frames on the wire: each frame once, deflated. Other input is refused by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def packed(data: bytes, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     return {"frames": np.frombuffer(data, np.uint8), "frames_shape": np.array(shape, np.int64)}
 
 
-# What goes in comes out
+# Round trips
 
 
 def test_frames_come_out_as_they_went_in() -> None:
@@ -49,7 +49,7 @@ def test_no_stack_of_no_frame() -> None:
     assert stack_frames(PICTURES, np.zeros((0, 3), np.int32)).shape == (0, 6, 6, 7)
 
 
-# What a policy sees
+# Observations of a policy
 
 
 def test_a_stack_holds_the_last_frames_and_begins_with_the_first_repeated() -> None:
@@ -73,7 +73,7 @@ def test_vectors_are_not_stacked() -> None:
     assert stack.push(vectors[1]).tolist() == [3, 4, 5]
 
 
-# Whatever arrives
+# Arbitrary input
 
 
 @pytest.mark.parametrize("shape", [
@@ -95,7 +95,7 @@ def test_what_cannot_be_inflated_to_that_is_refused(data: bytes) -> None:
 
 
 def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MiB of zeros in 64 KiB, which say that they are 84 bytes."""
+    """64 MiB of zeros in 64 KiB that claim to be 84 bytes."""
     inflated_bytes = []
 
     class Watched:

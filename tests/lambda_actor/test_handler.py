@@ -60,7 +60,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any]:
-    """An event that a warm round would send; the weights are there and the invocation is expected."""
+    """An event of a warm round; the weights are there and the invocation is expected."""
     cache.publish_weights(VERSION, weights())
     cache.expect(["r1-0-0"])
     return make_event(server_url, run_id)
@@ -197,7 +197,7 @@ def test_credentials_come_from_the_environment_variables(
     assert PASSWORD != USER_PASSWORD
 
 
-# What stays warm
+# State that stays warm
 
 
 def test_a_warm_actor_reuses_what_it_can(
@@ -373,7 +373,7 @@ def test_an_episode_of_another_environment_is_refused(event: dict[str, Any], cac
 
 
 def picture_event(event: dict[str, Any], cache: TrajectoryCache, environment_id: str, **changes: Any) -> dict[str, Any]:
-    """For an environment of pixels, with weights for it."""
+    """Returns an event for an environment of pixels, with weights for it."""
     environment = actor.make_environment(environment_id)
     cache.publish_weights(VERSION + 1, weights(spaces=environment.spaces, network="conv", policy_version=VERSION + 1))
     return {**event, "environment_id": environment_id, "policy_version": VERSION + 1, **changes}
@@ -432,11 +432,11 @@ def test_weights_for_other_spaces_are_an_error(event: dict[str, Any], cache: Tra
 
 CUT_STEPS = 8
 DETERMINISTIC = -100.0
-"""log σ so small that the noise, which differs from fragment to fragment, does not change one bit of an action."""
+"""log σ so small that the noise, which differs between fragments, does not change one bit of an action."""
 
 
 def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> None:
-    """Runs these events one after the other in one actor process, which is gone afterwards."""
+    """Runs these events in order in one actor process, which then ends."""
     fleet = LocalFleet(FleetSetup(concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=log_path))
     try:
         fleet.start([Invocation(event["invocation_id"], event) for event in events])
@@ -454,7 +454,8 @@ def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> No
 def cut_and_uncut(
     server_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]]]:
-    """By environment: the trajectories of three fragments in three processes, and of one of the same length."""
+    """By environment: the trajectories of three fragments in three processes, and of one fragment of the same length.
+    """
     log_path = tmp_path_factory.mktemp("fleet") / "actors.log"
     caches = {name: TrajectoryCache(server_url, f"cut-{name.partition('-')[0]}") for name in MUJOCO_IDS}
     episodes = dict.fromkeys(MUJOCO_IDS, "")
@@ -471,9 +472,9 @@ def cut_and_uncut(
     for number in range(3):
         events = []
         for name in MUJOCO_IDS:
-            # Each process plays something else in this environment first, so that it is not as good as new.
+            # Each process first plays something else in this environment, so that it is not fresh.
             events.append(event(name, f"dirt-{number}", slot=50 + number))
-            # Slots differ, and so do noise streams: an actor that continues an episode is another one.
+            # Slots and noise streams differ, because another actor continues the episode.
             events.append(event(name, f"part-{number}", slot=number, round_index=1 + number,
                                 episode_id=episodes[name]))
         if number == 2:
@@ -496,7 +497,7 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
     cut_and_uncut: dict, environment_id: str
 ) -> None:
     parts, uncut = cut_and_uncut[environment_id]
-    assert not (uncut["terminated"] | uncut["truncated"]).any(), "this test wants one episode that is not over"
+    assert not (uncut["terminated"] | uncut["truncated"]).any(), "this test needs one open episode"
     for name in ("observations", "actions", "rewards", "terminated", "truncated"):
         joined = np.concatenate([part[name] for part in parts])
         assert joined.tobytes() == uncut[name].tobytes(), name
@@ -512,7 +513,7 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
 def test_the_cut_episodes_are_worth_comparing(cut_and_uncut: dict, environment_id: str) -> None:
     parts, uncut = cut_and_uncut[environment_id]
     assert [wire.field_text(part["continued_episode"]) for part in parts] == ["", "episode-0", "episode-1"]
-    assert len({part["log_probs"].tobytes() for part in parts}) == 3, "each fragment has noise of its own"
+    assert len({part["log_probs"].tobytes() for part in parts}) == 3, "each fragment has its own noise"
     assert len(np.unique(uncut["rewards"])) > CUT_STEPS
     assert uncut["actions"].std(axis=0).max() > 5e-3, "the policy reacts to what it sees"
     assert np.abs(uncut["actions"]).max() > 0.05
@@ -521,7 +522,7 @@ def test_the_cut_episodes_are_worth_comparing(cut_and_uncut: dict, environment_i
 def test_the_handler_runs_from_the_command_line_of_an_empty_folder(
     event: dict[str, Any], cache: TrajectoryCache, tmp_path: Path
 ) -> None:
-    """As in Lambda: the package on the path, and nothing of this repository around it."""
+    """As in Lambda, the package is on the path, and nothing else of this repository."""
     root = Path(actor.__file__).resolve().parents[1]
     (tmp_path / "lambda_actor").symlink_to(root / "lambda_actor")
     cache.publish_weights(VERSION, weights(*SIZES["Hopper-v5"]))

@@ -1,4 +1,4 @@
-"""Lean steps beside Gymnasium's own, to the digit."""
+"""Lean steps equal Gymnasium's to the digit."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def made(environment_id: str, **options: Any) -> ActorEnvironment:
 
 
 def play(ours: ActorEnvironment, theirs: gymnasium.Env, scales: list[float], steps: int) -> list[int]:
-    """Plays the same episodes in both, and compares all that they say; returns the episodes' lengths.
+    """Plays the same episodes in both and compares all results; returns the episodes' lengths.
 
     Args:
-        scales: Of each episode's actions.
-        steps: Of an episode at most.
+        scales: Scale of each episode's actions.
+        steps: Most steps per episode.
     """
     random, lengths = np.random.default_rng(7), []
     low, high = theirs.action_space.low, theirs.action_space.high
@@ -101,7 +101,7 @@ def test_they_are_taken_by_default(environment_id: str) -> None:
 
 
 class _Lazy(HopperEnv):
-    """Somebody's own Hopper."""
+    """A user's own Hopper."""
 
 
 @pytest.mark.usefixtures("no_steps_of_gymnasium")

@@ -34,7 +34,7 @@ def no_wrapper(environment: gymnasium.Env) -> int:
 
 
 class Weighted(gymnasium.Wrapper):
-    """Takes an array only, as MO-Gymnasium's LinearReward does."""
+    """Accepts only an array, like MO-Gymnasium's LinearReward."""
 
     def __init__(self, environment: gymnasium.Env, weight: np.ndarray) -> None:
         super().__init__(environment)
@@ -161,13 +161,13 @@ def test_a_mujoco_that_another_package_has_replaced_is_named_with_the_remedy(mon
         make_environment("Hopper-v5")
     assert "'Hopper-v5' cannot be used: AttributeError: module 'mujoco' has no" in str(caught.value)
     assert str(caught.value).endswith(remedy)
-    # An import that fails, in Gymnasium's own words.
+    # A failing import, in Gymnasium's own words.
     monkeypatch.setitem(sys.modules, "mujoco", None)
     monkeypatch.setattr("gymnasium.envs.mujoco.mujoco_env.mujoco", None, raising=False)
     found.clear()
     with pytest.raises(UnusableEnvironmentError, match=r"installed is no mujoco, needed is mujoco 4.0.0: python -m"):
         make_environment("Hopper-v5")
-    # Where it is as it should be, nobody is sent to pip.
+    # If the right versions are installed, the message does not mention pip.
     found.update({"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"})
     with pytest.raises(UnusableEnvironmentError) as caught:
         make_environment("Hopper-v5")

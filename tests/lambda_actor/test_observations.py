@@ -1,4 +1,4 @@
-"""Observations that are no Box: as Gymnasium flattens them, and what is 0 or 1 stays so."""
+"""Non-Box observations: flattened as Gymnasium does, and entries that are 0 or 1 do not change."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_several_pictures_are_refused_by_name() -> None:
     assert "FilterObservation" not in str(refusal.value)
 
 
-# A picture beside something
+# A picture with other parts
 
 BESIDE = spaces.Dict({"gear": spaces.Discrete(3, start=1), "outer": spaces.Tuple((NUMBERS, PICTURE)),
                       "small": spaces.Box(0, 255, (2, 2), np.uint8)})
@@ -205,7 +205,7 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
         return roll_out(used(), policy, fragment_steps=steps, seed=0, round_index=0, slot=0, open_episode=open_episode)
 
     environment = make()
-    # As good as deterministic.
+    # Practically deterministic.
     policy = Policy(policy_arrays(spaces=environment.spaces, network="combined", gain=1e5))
     whole, first = roll(9), roll(4)
     fields = trajectory_fields({"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0,
@@ -255,7 +255,7 @@ def test_combined_layers_that_do_not_fit_are_refused() -> None:
         Policy({name: array for name, array in fields.items() if not name.startswith("layer.1.")})
 
 
-# Observations that are none
+# Unusable observations
 
 
 @pytest.mark.parametrize("observation", [

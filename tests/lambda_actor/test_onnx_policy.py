@@ -1,4 +1,4 @@
-"""Actors that run an ONNX graph: what they do by it, and what they refuse to run."""
+"""Actors that run an ONNX graph: the actions that they take, and the graphs that they refuse."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assert_same(one: Fragment, other: Fragment) -> None:
             assert array.tobytes() == vars(other)[name].tobytes(), name
 
 
-# It acts as the numpy policy does
+# Same actions as the numpy policy
 
 
 @pytest.mark.parametrize(("environment_id", "network", "act"), [
@@ -141,7 +141,7 @@ def remembering(is_replayed: bool) -> GraphPolicy:
 
 @pytest.mark.parametrize("is_replayed", [False, True])
 def test_an_episode_that_another_actor_continues_goes_on_exactly(is_replayed: bool) -> None:
-    """Nothing is drawn here, so that a fragment in two parts is the whole one."""
+    """Nothing is random here, so a fragment in two parts equals the whole one."""
     whole = roll_out(environments(is_replayed), remembering(is_replayed), fragment_steps=9, **WHERE)
     first = roll_out(environments(is_replayed), remembering(is_replayed), fragment_steps=4, **WHERE)
     assert first.open_episode is not None
@@ -156,11 +156,11 @@ def test_an_episode_that_another_actor_continues_goes_on_exactly(is_replayed: bo
     other = roll_out(environments(is_replayed), remembering(is_replayed), fragment_steps=5, **(WHERE | {"slot": 1}),
                      open_episode=forgetful)
     if not is_replayed:
-        assert other.actions.tobytes() != second.actions.tobytes(), "what it remembers counts"
+        assert other.actions.tobytes() != second.actions.tobytes(), "its memory matters"
 
 
 def test_the_state_is_zero_when_an_episode_starts() -> None:
-    """A fragment of several episodes: each begins as a fresh policy would."""
+    """In a fragment of several episodes, each begins as a fresh policy would."""
     environment, policy = make_environment("tests.environments:make_counter"), policy_of(
         recurrent(2, "action", 1), "actions")
     fragment = roll_out(environment, policy, fragment_steps=30, **WHERE)
@@ -236,7 +236,7 @@ def test_without_epsilon_the_largest_value_is_chosen() -> None:
 
 
 def test_forbidden_choices_are_never_drawn_whatever_the_graph_gives() -> None:
-    """The environment raises at a forbidden action; the graph does not know of masks."""
+    """The environment raises at a forbidden action, and the graph does not know the mask."""
     fragment = roll_out(make_environment(MASKED), policy_of(linear(2, {"logits": 5}), "categorical"),
                         fragment_steps=60, **WHERE)
     greedy = roll_out(make_environment(MASKED), policy_of(linear(2, {"q_values": 5}), "epsilon_greedy", epsilon=0.5),
@@ -257,7 +257,7 @@ def test_minus_infinity_of_the_graphs_own_is_no_failure() -> None:
 
 
 def chooser(action: int, *, mask: bool) -> bytes:
-    """A graph that chooses one action, or the first that is allowed."""
+    """Returns a graph that chooses one action, or the first allowed one."""
     nodes = ([node("Cast", "action_mask", "m", to=TensorProto.INT32), node("ArgMax", "m", "action", axis=1, keepdims=0)]
              if mask else [node("Identity", "constant", "action")])
     inputs = {"observation": [1, 2]} | ({"action_mask": [1, 5]} if mask else {})
@@ -288,7 +288,7 @@ def test_actions_that_do_not_exist_or_are_forbidden_end_the_fragment(
         roll_out(make_environment(environment_id), policy_of(graph, "actions"), fragment_steps=30, **WHERE)
 
 
-# What no actor runs
+# Graphs that no actor runs
 
 
 def tensor(location: str = "", name: str = "w") -> Any:
@@ -353,12 +353,12 @@ def chance() -> bytes:
 
 
 def two_graphs() -> bytes:
-    """Protocol Buffers merges a field that is there twice."""
+    """Protocol Buffers merges a field that appears twice."""
     return linear(3, {"mean": 2, "log_std": 2}) + custom_operator()
 
 
 def hidden_branch() -> bytes:
-    """As `two_graphs`, but with a bit in the field's key that onnxruntime ignores."""
+    """Returns `two_graphs` with a bit in the field's key that onnxruntime ignores."""
     graph = onnx.load_from_string(branch()).graph.SerializeToString()
     return linear(3, {"mean": 2, "log_std": 2}) + bytes([7 << 3 | 2 | 128, 128, 128, 128, 16]) + bytes([
         len(graph) & 127 | 128, len(graph) >> 7]) + graph
@@ -383,11 +383,11 @@ REFUSED = {
 
 
 def test_onnxruntime_sees_what_is_hidden() -> None:
-    """Why a key that long is refused."""
+    """Shows why such a long key is refused."""
     hidden = hidden_branch()
     plain = hidden.replace(bytes([7 << 3 | 2 | 128, 128, 128, 128, 16]), bytes([7 << 3 | 2]))
     for data in (hidden, plain):
-        # It has read both graphs.
+        # onnxruntime has read both graphs.
         with pytest.raises(Exception, match=r"Duplicate definition-site for \(observation\)"):
             onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"], enable_fallback=0)
 
@@ -425,7 +425,7 @@ def test_the_reader_sees_what_onnxruntime_sees() -> None:
         policy = policy_of(graph, "categorical")
         found = read_ports(graph)
         assert found.inputs == policy._ports.inputs
-        # It also infers lengths that the file leaves open.
+        # onnxruntime also infers lengths that the file leaves open.
         for name, port in found.outputs.items():
             inferred = policy._ports.outputs[name]
             assert (port.dtype, [one or other for one, other in zip(port.shape, inferred.shape, strict=True)]) == (
@@ -499,7 +499,7 @@ def test_what_is_no_number_ends_the_fragment() -> None:
 def test_a_graph_that_gives_no_finite_number_ends_the_fragment(
     act: str, outputs: dict[str, int], spaces: Spaces, weight: float
 ) -> None:
-    """Else the largest of nothing would be chosen, and tanh would hide infinity."""
+    """Otherwise an argmax of NaNs would pick an action, and tanh would hide infinity."""
     made = onnx.load_from_string(linear(3, outputs))
     for constant in made.graph.initializer:
         if constant.name.endswith("bias"):
@@ -552,7 +552,7 @@ def test_states_travel_and_have_limits() -> None:
 
 
 def test_pictures_keep_their_shape() -> None:
-    """As many numbers in another order are another picture."""
+    """The same numbers in another order are another picture."""
     spaces = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
     graph = model([node("Cast", "observation", "x", to=TensorProto.FLOAT), node(
         "ReduceMean", "x", "logits", axes=[1, 2], keepdims=0)], {"observation": ["b", 20, 17, 2]},

@@ -1,4 +1,4 @@
-"""What is printed costs no more than a few lines."""
+"""Printed output is limited to a few lines."""
 
 from __future__ import annotations
 

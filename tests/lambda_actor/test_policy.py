@@ -1,4 +1,4 @@
-"""The actors' numpy policy is the learner's torch policy."""
+"""The actors' numpy policy equals the learner's torch policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NETWORKS = [(name, network) for name, spaces in SPACES.items() for network in ("
 
 
 def observations_of(spaces: Spaces, count: int, seed: int) -> np.ndarray:
-    """Vectors with an offset and a scale of its own for each feature; pictures with edges and with noise."""
+    """Returns vectors with a separate offset and scale per feature, or pictures with edges and noise."""
     random = np.random.default_rng(seed)
     if not spaces.is_pixels:
         return (OFFSETS + SCALES * random.standard_normal((count, VECTOR))).astype(np.float32)
@@ -45,7 +45,7 @@ def observations_of(spaces: Spaces, count: int, seed: int) -> np.ndarray:
 
 @cache
 def torch_policy(spaces: Spaces, network: str) -> PolicyNetwork:
-    """A network far from its start, the same each time."""
+    """Returns a network far from its initial weights, the same each time."""
     torch.manual_seed(1)
     # Orthogonal weights for all pixels would take seconds.
     policy = PolicyNetwork(spaces, f"{network} tanh 24 16" if spaces.is_pixels and network != "conv" else network)
@@ -67,7 +67,7 @@ def message(policy: PolicyNetwork, spaces: Spaces, network: str, *, normalize: b
 
 
 def torch_outputs(policy: PolicyNetwork, observations: np.ndarray, *, normalize: bool = False) -> np.ndarray:
-    """Means or logits, ``[N, …]``."""
+    """Returns means or logits, ``[N, …]``."""
     if normalize:
         observations = np.clip((observations - OFFSETS) / SCALES, -CLIP, CLIP).astype(np.float32)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_outputs_are_equal(name: str, network: str) -> None:
     outputs = np.array([policy.outputs(observation) for observation in observations])
     assert (outputs.dtype, outputs.shape) == (np.float32, (20, spaces.output_size))
     np.testing.assert_allclose(outputs, expected, rtol=0.0, atol=1e-4)
-    assert np.abs(expected).mean() > 0.05, "outputs near 0 would be equal whatever is computed"
+    assert np.abs(expected).mean() > 0.05, "outputs near 0 would always be equal"
     assert expected.std(axis=0).min() > 0.01, "outputs must depend on the observation"
 
 
@@ -144,7 +144,7 @@ def test_normalised_outputs_are_equal_and_clipped_where_torchs_are(name: str) ->
 def test_without_normalisation_nothing_is_clipped() -> None:
     spaces = SPACES["vectors, continuous"]
     policy = Policy.from_bytes(message(torch_policy(spaces, "mlp"), spaces, "mlp"))
-    # So small in all features but one that no tanh unit saturates at values well above the clip.
+    # All features but one are so small that no tanh unit saturates at values well above the clip.
     near, far = np.zeros(VECTOR, np.float32), np.zeros(VECTOR, np.float32)
     near[0], far[0] = 2.0 * CLIP, 4.0 * CLIP
     assert np.abs(policy.outputs(near) - policy.outputs(far)).max() > 1e-3
@@ -174,7 +174,7 @@ def test_padding_is_tensorflows_same(size: int, kernel: int, stride: int, expect
 
 @pytest.mark.parametrize(("name", "network"), NETWORKS)
 def test_the_shapes_of_parameters_are_torchs(name: str, network: str) -> None:
-    # Without values, whose drawing takes seconds.
+    # Without values, since drawing them takes seconds.
     with torch.device("meta"):
         learned = layer_arrays(PolicyNetwork(SPACES[name], network))
     assert parameter_shapes(SPACES[name], network) == {key: tuple(array.shape) for key, array in learned.items()}
@@ -275,7 +275,7 @@ def test_the_best_discrete_action_is_the_likeliest() -> None:
     assert policy.best_action(observation) == int(np.argmax(policy.outputs(observation)))
 
 
-# Weights that are no policy's, or another environment's
+# Weights of no policy, or of another environment
 
 
 def changed(name: str = "vectors, continuous", kind: str = "mlp", /, **fields: object) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Replayed episodes: they go on as they would have, held ones replay nothing, and no difference stays unseen."""
+"""Replayed episodes continue unchanged, held ones replay nothing, and every difference is detected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WALKER = "BipedalWalker-v3"
 
 
 class Liar(Counter):
-    """From the third step on, observations tell how many environments there have been."""
+    """From the third step on, observations reveal how many environments have been made."""
 
     made: ClassVar[int] = 0
 
@@ -45,7 +45,7 @@ def replayed(environment_id: str = COUNTER, *, is_made_anew: bool = False) -> Re
 
 
 def played(environment: ReplayedEnvironment, steps: int, seed: int = 5) -> OpenEpisode:
-    """An open episode of so many steps, as it travels."""
+    """Returns an open episode of this many steps, as it is sent."""
     environment.reset(seed)
     for step in range(steps):
         environment.step(action(environment, step))
@@ -73,7 +73,7 @@ def test_a_replayed_episode_goes_on_as_it_would_have(environment_id: str) -> Non
         (here, *ours), (there, *theirs) = (one.step(action(one, step)) for one in (first, second))
         np.testing.assert_array_equal(here, there, strict=True)
         assert ours == theirs
-    # What goes on elsewhere can go on once more.
+    # An episode that continued elsewhere can continue once more.
     played_on = sent(second)
     first.set_state(played_on.state)
     assert first.replayed_steps == 0
@@ -90,7 +90,7 @@ def test_a_process_that_left_the_episode_open_replays_nothing_unless_it_has_gone
     played(environment, 4, seed=6)
     environment.set_state(episode.state)
     assert environment.replayed_steps == 4
-    # The same observations after other actions are another episode.
+    # The same observations after other actions belong to another episode.
     other = dict(episode.state) | {"actions": episode.state["actions"] + 1.0}
     with pytest.raises(EpisodeReplayError, match="step 1 of 4"):
         environment.set_state(other)

@@ -1,4 +1,4 @@
-"""One fragment: how long, of what randomness, where it bootstraps, and what it says of its episodes."""
+"""One fragment: its length, randomness, bootstrap values and episodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def assert_equal_arrays(first: Fragment, second: Fragment) -> None:
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name, strict=True)
 
 
-# What cannot be continued
+# Episodes that cannot be continued
 
 
 @pytest.mark.parametrize("environment_id", [COUNTER, LIMITED, "tests.environments:make_pictures"])
@@ -130,7 +130,7 @@ def test_actions_are_recorded_as_sampled_but_executed_clipped() -> None:
     np.testing.assert_allclose(sampled.rewards, 10.0 * (count + 1) + start + executed, rtol=1e-6)
 
 
-# Shape, and where it bootstraps
+# Shape and bootstrap values
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 64, 100])
@@ -304,7 +304,7 @@ def test_what_the_environment_raises_comes_out() -> None:
 
 
 class Clock:
-    """Stands in for the module ``time``: moves on by ``step_s`` each time that it is read."""
+    """A stand-in for the module ``time`` that advances by ``step_s`` each time it is read."""
 
     def __init__(self, step_s: float) -> None:
         self.now_s, self.step_s = 0.0, step_s

@@ -1,4 +1,4 @@
-"""What an environment's spaces say of actions."""
+"""Actions as an environment's spaces define them."""
 
 from __future__ import annotations
 

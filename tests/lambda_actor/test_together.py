@@ -1,4 +1,4 @@
-"""Several observations, fragments and events at once are, to the bit, what each of them is alone."""
+"""Several observations, fragments or events at once give, to the bit, the same results as one at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def spaces_of(network: str, acted: str) -> Spaces:
 
 
 def policy_of(spaces: Spaces, network: str, *, is_normalised: bool, seed: int = 0) -> Policy:
-    """Of weights and moments that are all different."""
+    """Returns a policy whose weights and moments are all different."""
     draw, moments = np.random.default_rng(seed), spaces.vector_size if is_normalised else 0
     policy = Policy({
         "policy_version": np.array(0), "network": wire.text_field(network),
@@ -150,7 +150,7 @@ if importlib.util.find_spec("ale_py"):
 
 @pytest.mark.parametrize("environment_id", ENVIRONMENTS)
 def test_fragments_in_lock_step_are_those_of_single_environments(environment_id: str) -> None:
-    """Over two rounds, so that episodes are continued, and environments are used again."""
+    """Covers two rounds, so that episodes are continued and environments are reused."""
     steps, options = ENVIRONMENTS[environment_id]
     count = 4
     environments = [make_environment(environment_id) for _ in range(count)]
@@ -184,11 +184,11 @@ def test_replayed_episodes_go_on_in_lock_step_in_whatever_environment() -> None:
                                        open_episode=request.open_episode))
             assert one.replayed_steps == 4
     fresh = roll_out_together(environments, policy, requests_of(3), fragment_steps=8)
-    assert [one.replayed_steps for one in fresh] == [0, 0, 0], "those of an earlier fragment do not count"
+    assert [one.replayed_steps for one in fresh] == [0, 0, 0], "an earlier fragment's replays do not count"
 
 
 class Whimsical(StatefulCounter):
-    """Ends its rollout at a step of its own with something of its own."""
+    """Ends its rollout at a given step with a given exception."""
 
     def __init__(self, step: int, end: BaseException) -> None:
         super().__init__(episode_steps=None)
@@ -269,7 +269,7 @@ def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any
 
 
 def events_of(event: dict[str, Any], cache: TrajectoryCache, count: int, **changed: Any) -> list[dict[str, Any]]:
-    """Events of so many slots, each expected."""
+    """Returns the events of ``count`` slots, all expected."""
     events = [{**event, "invocation_id": f"i{slot}", "slot": slot, **changed} for slot in range(count)]
     cache.expect([one["invocation_id"] for one in events])
     return events
@@ -287,7 +287,7 @@ def test_events_served_together_bring_what_each_brings_alone(event: dict[str, An
     events_of(event, cache, 3)
     assert answers == [handler(one, None) for one in events]
     assert together == brought(cache, 3)
-    # Episodes that are continued, in environments that were used.
+    # Episodes that are continued in used environments.
     cache.publish_episodes({f"1-{slot}": wire.decode(data, wire.Kind.TRAJECTORY)["open_episode"].tobytes()
                             for slot, data in enumerate(together)})
     further = [{**one, "round_index": 2, "episode_id": f"1-{one['slot']}"} for one in events]
@@ -357,7 +357,7 @@ def test_events_that_are_not_alike_are_served_one_group_after_the_other(
     assert answers == [handler(one, None) for one in events]
     assert together == brought(cache, 8)
     assert [answer["invocation_id"] for answer in answers] == [one["invocation_id"] for one in events]
-    assert sum(data is None for data in together) == 1, "the one that warms brings nothing"
+    assert sum(data is None for data in together) == 1, "the prewarmed one submits nothing"
 
 
 def test_without_a_cache_each_answer_holds_its_own_trajectory(event: dict[str, Any]) -> None:
@@ -382,7 +382,7 @@ def test_each_event_may_print_as_much_as_alone(event: dict[str, Any], capsys: py
 
 
 def test_events_are_rolled_out_with_a_policy_that_is_given(event: dict[str, Any]) -> None:
-    """As the workers of `runtime.gmi` do it, without messages."""
+    """Works without messages, as the workers of `runtime.gmi` do."""
     policy, asked = Policy.from_bytes(weights()), []
     events = [{**event, "invocation_id": f"i{slot}", "slot": slot, "cache_url": ""} for slot in range(3)]
     events[1]["environment_id"] = RAISING
@@ -397,7 +397,7 @@ def test_events_are_rolled_out_with_a_policy_that_is_given(event: dict[str, Any]
 
 
 class Leaver(gymnasium.Wrapper):
-    """Ends its process politely at the second step."""
+    """Exits its process cleanly at the second step."""
 
     def step(self, action):
         raise SystemExit("enough")

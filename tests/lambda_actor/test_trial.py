@@ -1,4 +1,4 @@
-"""What is tried of an environment, in one process."""
+"""The trial of an environment in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.training.test_trial import Large, Random, chance
 
 
 class Outside(Counter):
-    """One of its numbers is not in its space."""
+    """One of its numbers is outside its space."""
 
     def __init__(self, high: float) -> None:
         super().__init__(episode_steps=None)
@@ -32,14 +32,14 @@ class Outside(Counter):
 
 
 class Chance(Random):
-    """As that, and its state is too large."""
+    """A `Random` whose state is also too large."""
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state() | {"all": np.zeros(EPISODE_BYTES_MAX, np.uint8)}
 
 
 class Unsaved(Counter):
-    """Chance decides on its rewards, and nobody can save it."""
+    """Has random rewards and cannot be saved."""
 
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
@@ -111,7 +111,7 @@ def test_the_policy_is_of_full_size_and_always_the_same() -> None:
 
 
 def test_a_fragment_as_long_as_an_episode_drops_it_and_a_shorter_one_cannot() -> None:
-    """As the refusal says: ``actor.fragment_steps from`` the limit of steps."""
+    """Matches the refusal's advice: ``actor.fragment_steps from`` the step limit."""
     tried = TriedEnvironment("it", Spaces((1,), action_count=2), "none", 50, can_save_episode=False,
                              cannot_save_reason="it has no get_state", spanning_wrapper="", plain_because="",
                              problem="it differs")

@@ -1,4 +1,4 @@
-"""The wire format: what goes in comes out, and nothing else ever does."""
+"""The wire format: data come out as they went in, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ FUZZ = settings(deadline=None, derandomize=True, max_examples=200, suppress_heal
 HEADER_BYTES = 20
 DTYPE_CODES = {"<f4": 0, "<f8": 1, "|u1": 2, "<i4": 3, "<i8": 4, "|b1": 5, "<u4": 6, "<u8": 7, "<f2": 8, "<i2": 9,
                "<u2": 10, "|i1": 11}
-"""As documented; a message is read by another commit than wrote it, so these never change within a version."""
+"""As documented. Another commit may read the message, so these never change within a version."""
 
 
 def seal(body: bytes, *, kind: int, version: int = VERSION, magic: bytes = b"NTRO") -> bytes:
-    """A message with a right length and checksum around any body at all."""
+    """Returns a message with a correct length and checksum around any body."""
     header = struct.pack("<4sHHQ", magic, version, kind, len(body))
     return header + struct.pack("<I", zlib.crc32(header + body)) + body
 
@@ -57,7 +57,7 @@ def field_bytes(name: bytes, code: int, shape: Iterable[int], raw: bytes) -> byt
 
 
 def forge(kind: Kind, fields: Mapping[str, np.ndarray]) -> bytes:
-    """A sound message of any fields, written from the format's description without asking the schema."""
+    """Returns a valid message of any fields, written from the format's description without the schema."""
     parts = [field_bytes(name.encode(), DTYPE_CODES[np.asarray(value).dtype.str], np.shape(value),
                          np.asarray(value).tobytes()) for name, value in fields.items()]
     return seal(struct.pack("<H", len(parts)) + b"".join(parts), kind=kind)
@@ -123,7 +123,7 @@ ALL_KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.name
 
 
 def assert_same(decoded: Mapping[str, np.ndarray], fields: Mapping[str, np.ndarray]) -> None:
-    """Same names, dtypes, shapes and bits; so NaN equals itself and −0.0 differs from 0.0."""
+    """Compares names, dtypes, shapes and bits, so NaN equals itself and −0.0 differs from 0.0."""
     assert decoded.keys() == fields.keys()
     for name, value in fields.items():
         value = np.asarray(value)
@@ -131,7 +131,7 @@ def assert_same(decoded: Mapping[str, np.ndarray], fields: Mapping[str, np.ndarr
         assert decoded[name].tobytes() == value.tobytes(), name
 
 
-# What goes in comes out
+# Round trips
 
 
 @ALL_KINDS
@@ -340,7 +340,7 @@ def test_field_tables_that_contradict_themselves(body: bytes) -> None:
 
 
 def assert_schema_error(kind: Kind, fields: Mapping[str, np.ndarray], *named: str) -> None:
-    """Refused when written, and when written by somebody else; the text names what is wrong."""
+    """Asserts that writing and reading the fields both fail, and that the error names these words."""
     for refused in (lambda: encode(kind, fields), lambda: decode(forge(kind, fields), kind)):
         with pytest.raises(SchemaError) as caught:
             refused()
@@ -358,7 +358,7 @@ def test_each_field_is_required(kind: Kind) -> None:
 def test_unknown_fields(kind: Kind) -> None:
     for name in ("surprise", "", "State.x"):
         assert_schema_error(kind, {**MESSAGES[kind], name: np.int64(1)}, kind.name, repr(name))
-    # Only episodes carry state, and only weights have layers.
+    # Only episodes have state, and only weights have layers.
     if kind != Kind.EPISODE:
         assert_schema_error(kind, {**MESSAGES[kind], "state.x": np.int64(1)}, "state.x")
     if kind != Kind.WEIGHTS:
@@ -436,7 +436,7 @@ def test_state_names_that_cannot_be_sent(name: str) -> None:
         encode(Kind.EPISODE, episode(**{name: np.int64(1)}))
 
 
-# Whatever arrives
+# Arbitrary input
 
 
 @given(st.binary(max_size=200), st.sampled_from(list(Kind)))
@@ -484,7 +484,7 @@ def test_forged_messages_are_refused_by_name_or_follow_the_schema(kind: Kind, mu
     assert encode(kind, decoded) == forged
 
 
-# No pickle anywhere
+# No pickle
 
 PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 PICKLING_NAMES = {("torch", "load"), ("torch", "save"), ("multiprocessing", "Process"), ("multiprocessing", "Pool"),
@@ -493,7 +493,7 @@ CONNECTION_MAKERS = {"Connection", "Pipe", "Client", "accept"}
 
 
 def pickling(source: str) -> list[str]:
-    """What in ``source`` pickles, or would unpickle what others send; each with its line."""
+    """Yields the parts of ``source`` that pickle or unpickle data, with their lines."""
     tree = ast.parse(source)
     connections = _connection_names(tree)
     found = []
@@ -518,7 +518,7 @@ def pickling(source: str) -> list[str]:
 
 
 def _connection_names(tree: ast.AST) -> set[str]:
-    """Names of variables, attributes and parameters that hold a multiprocessing connection."""
+    """Returns the names of variables, attributes and parameters that hold a multiprocessing connection."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) \

@@ -1,4 +1,4 @@
-"""Batches for learners, sampled by their own published policies through the actors' numpy inference."""
+"""Batches for learners, sampled by their own published policies with the actors' numpy inference."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ COMBINED = Spaces((1, 1, _BYTES), frame_shape=(1, 1, _BYTES), beside_shape=(3, 1
 
 def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int = 3, seed: int = 0, offset: float = 2.0,
          reward: Callable[[np.ndarray], np.ndarray] | None = None) -> Batch:
-    """What the policy does on random observations.
+    """Returns a batch of the policy's actions on random observations.
 
-    Features of vectors have different scales and an outlier; a tenth of the steps terminates, another tenth is cut.
+    Vector features have different scales and an outlier. A tenth of the steps terminates, and another tenth is cut.
 
     Args:
-        reward: Rewards from actions; random ones without.
+        reward: Computes rewards from actions; None for random rewards.
     """
     random = np.random.default_rng(seed)
     policy = Policy.from_bytes(weights)
@@ -62,10 +62,10 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
 
 def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.ndarray], np.ndarray], seed: int,
            steps: int = 16, trajectories: int = 4) -> Batch:
-    """Episodes of one step each.
+    """Returns a batch of one-step episodes.
 
     Args:
-        pays: Rewards from observations ``[T, …]`` and actions.
+        pays: Computes rewards from observations ``[T, …]`` and actions.
     """
     random = np.random.default_rng(seed)
     policy = Policy.from_bytes(weights)
@@ -82,11 +82,11 @@ def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.nda
 
 
 def learn_the_better_action(make: Callable[[Spaces], Any], stale: int, *, updates: int, share: float) -> None:
-    """Action 2 pays where the feature is positive, action 0 where it is negative; also with old actors and replays.
+    """Action 2 pays if the feature is positive, action 0 if it is negative. Covers old actors and replays.
 
     Args:
         stale: Versions that actors are behind.
-        share: So likely the better action is at the end, at least.
+        share: Least final probability of the better action.
     """
     spaces = Spaces((1,), action_count=3)
     learner = make(spaces)
@@ -116,7 +116,7 @@ def learn_the_better_sign(make: Callable[[Spaces], Any]) -> None:
 
 
 def joined(*batches: Batch) -> Batch:
-    """One batch of all their trajectories."""
+    """Returns one batch of all their trajectories."""
     fields = {name: [getattr(batch, name) for batch in batches] for name, one in vars(batches[0]).items()
               if one is not None}
     along = {"policy_versions": 0, "lengths": 0, "bootstrap_observations": 0}
@@ -124,9 +124,9 @@ def joined(*batches: Batch) -> Batch:
 
 
 def descend_plainly(learner: ActorCritic) -> None:
-    """Plain gradient descent in Adam's place: what a parameter loses is learning rate × gradient."""
+    """Plain gradient descent in place of Adam: a parameter changes by learning rate × gradient."""
     for name, trained in learner.trained.items():
-        # Not by hand: compiled steps are Adam's.
+        # With autograd, because the compiled steps of `is_by_hand` are always Adam's.
         learner.trained[name] = plain = TrainedNetwork(trained.network, learning_rate=1.0)
         plain.optimizer = PlainDescent(plain.values, plain.gradient, learning_rate=1.0)
 
@@ -140,17 +140,17 @@ class PlainDescent(Adam):
 
 
 def parameters_of(learner: ActorCritic) -> np.ndarray:
-    """The policy's parameters, then the critic's."""
+    """Returns the policy's parameters, then the critic's."""
     return flat(learner.parameters())
 
 
 def flat(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """All numbers of tensors by name."""
+    """Returns all numbers of tensors, by name."""
     return np.concatenate([tensor.detach().numpy().ravel().copy() for tensor in tensors.values()])
 
 
 def scramble(network: torch.nn.Module, scale: float, *, seed: int = 0) -> None:
-    """Moves the parameters off their start."""
+    """Moves the parameters away from their initial values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -158,13 +158,13 @@ def scramble(network: torch.nn.Module, scale: float, *, seed: int = 0) -> None:
 
 
 def everything(learner: ActorCritic) -> dict[str, np.ndarray]:
-    """All that a state holds."""
+    """Returns everything in a state."""
     state = learner.get_state()
     return {name: np.array(value) for name, value in {**state.arrays, **state.values}.items()}
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    """Bit for bit."""
+    """Asserts equality bit for bit."""
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name], err_msg=name)
@@ -173,7 +173,7 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 def random_observations(
     random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...], offset: float = 2.0
 ) -> np.ndarray:
-    """Observations ``[*shape, …]``; those of ``COMBINED`` have the numbers of a vector, and begin with 0 or 1."""
+    """Returns observations ``[*shape, …]``. For ``COMBINED`` they have a vector's numbers, and begin with 0 or 1."""
     if spaces.is_combined:
         picture = random.integers(0, 256, (*shape, math.prod(spaces.beside_shape)), dtype=np.uint8)
         numbers = random_observations(random, Spaces((spaces.vector_size,)), shape, offset)
@@ -186,7 +186,7 @@ def random_observations(
 
 
 def random_masks(random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...]) -> np.ndarray:
-    """Masks ``[*shape, M]`` that allow about half of the values, and one of each choice at least."""
+    """Returns masks ``[*shape, M]`` that allow about half of the values, and at least one of each choice."""
     masks = random.random((*shape, spaces.output_size)) < 0.5
     for part in np.split(masks, spaces.choice_starts[1:], axis=-1):
         always = random.integers(part.shape[-1], size=shape)
@@ -196,7 +196,7 @@ def random_masks(random: np.random.Generator, spaces: Spaces, shape: tuple[int, 
 
 def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator,
          masks: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Actions and their log-probabilities along one trajectory."""
+    """Returns actions and their log-probabilities along one trajectory."""
     noise = policy.noise(random, len(observations))
     outputs = np.stack([policy.outputs(observation, Context(None if masks is None else masks[step]))
                         for step, observation in enumerate(observations)])
@@ -205,7 +205,7 @@ def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator,
 
 
 def ragged(batch: Batch, lengths: Sequence[int]) -> tuple[Batch, list[Batch]]:
-    """Ends trajectories after so many steps; returns the padded batch, and each trajectory alone."""
+    """Cuts trajectories to these lengths; returns the padded batch and each trajectory alone."""
     alone, ends = [], np.cumsum(batch.bootstrap_mask.sum(axis=0))
     bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
     by_step = [name for name, array in vars(batch).items() if np.shape(array)[:2] == batch.rewards.shape]

@@ -1,4 +1,4 @@
-"""Learners of environments that say which actions are allowed: they train on the distribution that acted."""
+"""Learners of environments that say which actions are allowed train on the distribution that acted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make(kind: str, spaces: Spaces, **settings: Any) -> ActorCritic[Any]:
 
 
 def log_probs_of(learner: ActorCritic[Any], batch: Any, spaces: Spaces) -> np.ndarray:
-    """log π(a|s) of the masked distribution, in plain numpy with −∞ for what is forbidden."""
+    """Returns log π(a|s) of the masked distribution, in plain numpy with −∞ for forbidden actions."""
     logits = learner.evaluate(learner.policy, flat(batch, batch.observations)).astype(np.float64)
     logits[~flat(batch, batch.action_masks)] = -np.inf
     actions = flat(batch, batch.actions).reshape(len(logits), -1)
@@ -97,7 +97,7 @@ def test_the_written_gradient_is_that_of_the_masked_loss(kind: str, spaces: Spac
     tensors, masks = samples.tensors, torch.from_numpy(flat(batch, batch.action_masks))
     outputs = learner.policy(tensors["observations"])
     outputs.retain_grad()
-    # Only what is allowed has a part in any of these sums.
+    # Only allowed actions contribute to these sums.
     loss = learner.objective.loss(outputs, learner.critic(tensors["observations"]), tensors)
     gradients = torch.autograd.grad(loss, [*learner.parameters().values(), outputs])
     *of_parameters, of_outputs = gradients
@@ -143,7 +143,7 @@ def test_a_learner_elsewhere_cuts_ratios_of_the_masked_distribution() -> None:
     samples = learner.samples(batch)
     found = compute(learner, other, decode_samples(encode_samples(samples.arrays)), np.arange(len(samples.values)),
                     {0: snapshot}, pulled=0, published=[0], truncation=1.0)
-    # At the acting policy's own parameters each ratio is 1, and none is over the cap but by rounding.
+    # At the acting policy's own parameters each ratio is 1, and exceeds the cap only by rounding.
     assert found.truncated_count <= len(samples.values) // 2
     for name, gradient in learner.gradients(samples).tensors.items():
         np.testing.assert_allclose(found.arrays[name], gradient.numpy(), rtol=1e-3, atol=1e-6)
@@ -166,7 +166,7 @@ def test_masks_go_into_batches_with_their_trajectories() -> None:
 
 @BY_ALGORITHM
 def test_a_training_with_masks_improves(kind: str) -> None:
-    """The reward is the number of the action: the best policy takes the highest one that is allowed."""
+    """The reward is the action's number, so the best policy takes the highest allowed action."""
     environment = make_environment("tests.environments:make_masked")
     environment.reset(0)
     settings = {"learning_rate": 3e-3, "entropy_coefficient": 0.0, "discount": 0.5, "minibatch_steps": 40} | {

@@ -1,4 +1,4 @@
-"""What all algorithms share: the shared gradient step, the factory, and the algorithm that the docs add."""
+"""Shared parts of all algorithms: the gradient step, the factory, and the algorithm that the docs add."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
 @pytest.mark.parametrize("size", [1, 7, 64, 257])
 def test_the_gradient_is_autograds_of_the_loss(
         algorithm, kind: str, section, network: str, spaces: Spaces, size: int) -> None:
-    """To rounding, far from the policy that acted, on minibatches of any size."""
+    """Equal up to rounding, far from the policy that acted, on minibatches of any size."""
     settings = section(normalize_observations=not spaces.is_pixels, max_gradient_norm=None, entropy_coefficient=0.03,
                        value_coefficient=0.7)
     learner = algorithm(
@@ -109,7 +109,7 @@ def test_the_gradient_is_autograds_of_the_loss(
 
 @pytest.mark.parametrize("network", ["mlp", "conv"])
 def test_threads_change_nothing(network: str) -> None:
-    """Policy and critic, each on a thread of its own, become what they become one after the other."""
+    """Policy and critic, each on its own thread, end the same as one after the other."""
     settings = PpoSettings(normalize_observations=False, minibatch_steps=5)
     one, two = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), PIXELS, network, threads=threads))
                 for threads in (1, 2))
@@ -125,7 +125,7 @@ def test_threads_change_nothing(network: str) -> None:
 
 @pytest.mark.parametrize(("network", "minibatches"), [("mlp", 100_000), ("conv", 1_000)])
 def test_what_ends_the_policys_thread_ends_the_critics(network: str, minibatches: int) -> None:
-    """A signal, say: it need not wait for steps that nobody wants any more."""
+    """A signal, for example, need not wait for steps that are no longer wanted."""
     section = AlgorithmSection(ppo=PpoSettings(normalize_observations=False))
     learner = CutShort(LearnerSpec(section, PIXELS, network, threads=2))
     samples = learner.samples(roll(learner.weights(), PIXELS))
@@ -135,7 +135,7 @@ def test_what_ends_the_policys_thread_ends_the_critics(network: str, minibatches
 
 
 class CutShort(Ppo):
-    """Is interrupted at its first step."""
+    """Raises KeyboardInterrupt at its first step."""
 
     def surrogate(self, log_probs, samples):
         raise KeyboardInterrupt
@@ -143,7 +143,7 @@ class CutShort(Ppo):
 
 @pytest.mark.parametrize("norm_max", [None, 0.5])
 def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float | None) -> None:
-    """Bit for bit, though the critic's steps are one call."""
+    """Equal bit for bit, though the critic's steps are one call."""
     settings = PpoSettings(normalize_observations=True, value_coefficient=0.03, max_gradient_norm=norm_max)
     one, other = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), VECTORS)) for _ in range(2))
     batch = roll(one.weights(), VECTORS)
@@ -156,7 +156,7 @@ def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float
     assert_same(everything(one), everything(other))
 
 
-# The steps of an update
+# Steps of an update
 
 
 def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, *, normalize_rewards: bool = False
@@ -181,7 +181,7 @@ def test_a_policy_whose_deviation_is_too_large_for_an_actor_is_no_finite_step_aw
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, kind: str, section) -> None:
-    """To the last bit, after an update, at another seed; what it computes neither of them moves by."""
+    """Compares to the last bit, after an update at another seed. Computing a gradient changes neither learner."""
     learner, elsewhere = make(algorithm, kind, section), make(algorithm, kind, section)
     learner.update(roll(learner.weights(), VECTORS), progress=0.0)
     batch = roll(learner.weights(), VECTORS, seed=1)
@@ -194,7 +194,7 @@ def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, ki
     np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
     assert np.abs(flat(here.tensors)).max() > 0.0
     assert_same(everything(learner), before)
-    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, "the optimiser is not part of a snapshot"
+    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, "the optimizer is not part of a snapshot"
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
@@ -227,7 +227,7 @@ def make_spec(kind: str, spaces: Spaces, **overrides) -> LearnerSpec:
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_normalised_rewards_have_no_unit(algorithm, kind: str, section) -> None:
-    """Rewards a thousand times as large train the same; the moments are of the state, and a replay merges nothing."""
+    """Rewards a thousand times as large train the same. The moments are part of the state, and a replay merges none."""
     learners = []
     for unit in (1.0, 1000.0):
         learner = make(algorithm, kind, section, normalize_rewards=True)
@@ -252,7 +252,7 @@ def test_normalised_rewards_have_no_unit(algorithm, kind: str, section) -> None:
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, section) -> None:
-    """A bandit pays for each choice that is the one that the signs of the observation say."""
+    """A bandit that pays for each choice that matches the sign of the observation."""
     spaces = Spaces((2,), action_counts=(2, 3))
     settings = make_spec(kind, spaces).algorithm
     settings = settings.model_copy(update={kind: settings.chosen.model_copy(update={
@@ -274,7 +274,7 @@ def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, sect
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, SEVERAL, PIXELS, MASKED, SEVERAL_MASKED])
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: Spaces) -> None:
-    """Made from a fitted experiment alone; its weights act in these spaces, before and after an update."""
+    """Made only from a fitted experiment. Its weights act in these spaces, before and after an update."""
     spec = make_spec(kind, spaces)
     learner = make_learner(spec, device="cpu")
     assert type(learner) is algorithm
@@ -301,7 +301,7 @@ def test_an_unknown_updater_is_refused() -> None:
 
 
 def test_the_package_does_not_import_torch() -> None:
-    """Whoever only names an algorithm starts quickly."""
+    """Code that only names an algorithm starts quickly."""
     subprocess.run([sys.executable, "-c", "import runtime.learner, sys; assert 'torch' not in sys.modules"],
                    cwd=ROOT, check=True)
 
@@ -310,7 +310,7 @@ def test_the_package_does_not_import_torch() -> None:
 
 
 def test_the_algorithm_of_the_docs_learns() -> None:
-    """docs/design/add-a-part.md, the algorithm's code as it stands."""
+    """The algorithm's code from docs/design/add-a-part.md, exactly as printed."""
     page = (ROOT / "docs" / "design" / "add-a-part.md").read_text()
     code = re.search(r"`a2c.py`:\n\n```python\n(.*?)```", page, re.DOTALL).group(1)
     names: dict[str, object] = {"__name__": "a2c"}

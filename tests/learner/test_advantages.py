@@ -1,4 +1,4 @@
-"""GAE and explained variance against the sums of the paper (Schulman et al. 2016), written without any recursion."""
+"""GAE and explained variance against the sums of the paper (Schulman et al. 2016), written without recursion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True
 
 
 class Fragments:
-    """Random ``[T, B]`` fragments; sequences end at terminations and at cuts, and always at the last step."""
+    """Returns random ``[T, B]`` fragments. Sequences end at terminations and cuts, and always at the last step."""
 
     def __init__(self, seed: int, steps: int, trajectories: int, end_share: float = 0.3) -> None:
         random = np.random.default_rng(seed)
@@ -35,7 +35,7 @@ class Fragments:
             discount=discount, gae_lambda=gae_lambda)
 
     def sequence_from(self, step: int, column: int) -> range:
-        """The steps from ``step`` on that belong to its sequence, the last one included."""
+        """Returns the steps of its sequence from ``step`` to the end, inclusive."""
         last = step
         while not (self.terminated[last, column] or self.cut[last, column]):
             last += 1
@@ -113,7 +113,7 @@ def test_discount_zero_gives_the_reward_less_the_value(data: Fragments, gae_lamb
 
 
 def test_a_sequence_by_hand() -> None:
-    """γ = ½, λ = ½: a cut bootstraps with the value beyond it, a termination with nothing."""
+    """γ = ½, λ = ½: a cut bootstraps with the next value, a termination with 0."""
     column = np.array([[1.0], [2.0], [4.0]])
     values = np.array([[0.5], [1.0], [2.0]])
     beyond = np.array([[1.0], [2.0], [8.0]])
@@ -130,7 +130,7 @@ def test_a_sequence_by_hand() -> None:
 @PLAIN
 @given(fragments)
 def test_nothing_leaks_over_an_end_or_between_trajectories(data: Fragments) -> None:
-    """What comes after an end of a sequence, or in another trajectory, changes nothing before it."""
+    """Data after a sequence's end, or in another trajectory, do not change anything before it."""
     before = data.advantages(0.9, 0.8)
     ended = data.terminated | data.cut
     for column in range(data.rewards.shape[1]):
@@ -144,7 +144,7 @@ def test_nothing_leaks_over_an_end_or_between_trajectories(data: Fragments) -> N
 
 
 def test_only_a_termination_forgets_what_follows() -> None:
-    """One more beyond each step is worth γ more, at cuts too, but nothing where the episode terminated."""
+    """A next value larger by one is worth γ more, also at cuts, but nothing if the episode terminated."""
     data = Fragments(seed=3, steps=20, trajectories=5)
     before = data.advantages(0.9, 0.0)
     data.next_values = data.next_values + 1.0
@@ -188,7 +188,7 @@ def test_explained_variance_of_perfect_constant_and_opposite_values() -> None:
 @pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, -123.456])
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 1000])
 def test_explained_variance_is_null_where_the_targets_do_not_vary(constant: float, count: int, dtype: type) -> None:
-    """Not by luck of rounding either: the mean of ten times 0.1 is not exactly 0.1."""
+    """Rounding must not matter either: the mean of ten times 0.1 is not exactly 0.1."""
     values = np.random.default_rng(0).normal(size=count).astype(dtype)
     assert explained_variance(values, np.full(count, constant, dtype)) is None
 

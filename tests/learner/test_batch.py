@@ -1,4 +1,4 @@
-"""From trajectories to one batch: where each number must lie."""
+"""From trajectories to one batch: the position of each number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VECTORS = Spaces((2,), action_size=3)
 
 def trajectory(label: int, *, steps: int = 4, bootstrap_steps: tuple[int, ...] = (), version: int = 7,
                observation_size: int = 2, action_size: int = 3) -> dict[str, np.ndarray]:
-    """A TRAJECTORY message whose numbers tell where they come from: label·100 + step (+ column / 10)."""
+    """Returns a TRAJECTORY message whose numbers encode their origin: label·100 + step (+ column / 10)."""
     rows = label * 100.0 + np.arange(steps)
     return {
         "policy_version": np.int64(version),
@@ -49,7 +49,7 @@ def test_steps_run_down_and_trajectories_across() -> None:
 
 
 def test_the_order_given_is_kept() -> None:
-    """Slot order is the caller's doing; nothing is sorted again."""
+    """The caller sorts by slot; nothing is sorted again."""
     batch = assemble_batch([trajectory(label) for label in (3, 1, 2)], VECTORS)
     np.testing.assert_array_equal(batch.rewards[0], [600.0, 200.0, 400.0])
 
@@ -82,7 +82,7 @@ def test_types_version_and_number_of_steps() -> None:
 
 
 def test_read_only_messages_give_a_batch_of_its_own() -> None:
-    """Decoded messages are views of received bytes; the learner may not be handed those."""
+    """Decoded messages are views of received bytes, which the learner must not receive."""
     message = trajectory(1, bootstrap_steps=(3,))
     for array in message.values():
         if isinstance(array, np.ndarray):

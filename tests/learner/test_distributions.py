@@ -21,7 +21,7 @@ def density(x: float, mean: float, std: float) -> float:
 
 
 def integral(function, mean: float, std: float, points: int = 4001) -> float:
-    """∫ function by Simpson's rule over ± 12 σ."""
+    """Returns ∫ function by Simpson's rule over ± 12 σ."""
     low, high = mean - 12.0 * std, mean + 12.0 * std
     width = (high - low) / (points - 1)
     weights = [1.0, *([4.0, 2.0] * ((points - 3) // 2)), 4.0, 1.0]
@@ -40,7 +40,7 @@ def doubles(rows) -> torch.Tensor:
 
 
 def packed(means, log_stds) -> torch.Tensor:
-    """As a policy network gives them: means, then log σ."""
+    """Returns a policy network's outputs: means, then log σ."""
     return torch.cat([doubles(means), doubles(log_stds)], dim=-1)
 
 
@@ -70,7 +70,7 @@ def test_entropy_is_the_integral_of_minus_p_log_p() -> None:
 @pytest.mark.parametrize(("old", "new"), [
     ((0.0, 0.0), (0.5, 0.3)), ((1.0, -0.7), (-0.2, 0.4)), ((0.3, 0.6), (0.3, -0.4)), ((-1.0, 0.2), (1.0, 0.2))])
 def test_kl_is_the_integral_of_p_old_log_p_old_over_p_new(old: tuple[float, float], new: tuple[float, float]) -> None:
-    """In one dimension; the direction counts: KL(old ‖ new)."""
+    """In one dimension; the direction matters: KL(old ‖ new)."""
     (old_mean, old_log_std), (new_mean, new_log_std) = old, new
     old_std, new_std = math.exp(old_log_std), math.exp(new_log_std)
 
@@ -84,7 +84,7 @@ def test_kl_is_the_integral_of_p_old_log_p_old_over_p_new(old: tuple[float, floa
 
 
 def test_kl_of_several_dimensions_is_the_sum_over_them() -> None:
-    """Each dimension by the textbook formula log σ₂/σ₁ + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½."""
+    """For each dimension by the textbook formula log σ₂/σ₁ + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½."""
     old_means, old_log_stds = gaussians(3)
     means, log_stds = gaussians(4)
     result = GAUSSIAN.kl(packed(old_means, old_log_stds), packed(means, log_stds))
@@ -105,7 +105,7 @@ def test_kl_of_a_gaussian_with_itself_is_zero_and_never_negative() -> None:
 
 
 def test_log_probs_average_to_minus_the_entropy() -> None:
-    """Monte Carlo, 20 000 draws: the two formulas belong to the same distribution."""
+    """Monte Carlo with 20,000 draws: the two formulas belong to the same distribution."""
     draws = np.random.default_rng(0).normal(size=(20_000, 2))
     mean, log_std = np.array([0.5, -1.0]), np.array([0.3, -0.8])
     actions = mean + np.exp(log_std) * draws
@@ -177,7 +177,7 @@ def test_equals_torchs_distributions(distribution, outputs: torch.Tensor, action
         theirs(other), theirs(outputs)))
 
 
-# Several choices at once
+# Several choices per action
 
 COUNTS = (3, 1, 4, 2)
 SEVERAL = Categoricals(COUNTS)
@@ -185,7 +185,7 @@ SEVERAL_ACTIONS = [[0, 0, 3, 1], [2, 0, 0, 0], [1, 0, 2, 1], [0, 0, 1, 0]]
 
 
 def joint(row: list[float]) -> dict[tuple[int, ...], float]:
-    """The probability of every combination, by plain Python."""
+    """Returns the probability of every combination, in plain Python."""
     parts, first = [], 0
     for count in COUNTS:
         parts.append(probabilities(row[first:first + count]))
@@ -217,7 +217,7 @@ def test_slopes_of_several_choices_are_autograds(of_kl: float) -> None:
 
 
 def test_curvature_of_several_choices_is_that_of_the_joint_distribution() -> None:
-    """The detector differentiates twice: by hand, the Hessian of log π is −(diag p − p pᵀ) in each choice's logits."""
+    """The detector differentiates twice. By hand, the Hessian of log π is −(diag p − p pᵀ) in each choice's logits."""
     row = doubles(logits(10, 1, sum(COUNTS)))
     hessian = torch.autograd.functional.hessian(
         lambda outputs: SEVERAL.log_prob(outputs, torch.tensor(SEVERAL_ACTIONS[:1])).sum(), row)[0, :, 0, :]

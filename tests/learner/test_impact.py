@@ -1,4 +1,4 @@
-"""IMPACT: the clipped surrogate around the target network, the target's renewal, the buffer's bounds, and learning."""
+"""IMPACT: the clipped surrogate with the target network, target updates, the buffer's bounds, and learning."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp
 
 
 def drifted(spaces: Spaces, **options) -> tuple[Impact, Batch]:
-    """A learner whose policy, target and actors all differ, moments included, and a batch of such actors."""
+    """Returns a learner whose policy, target and actors all differ, including moments, and a batch of such actors."""
     learner = make_learner(spaces, **options)
     first = roll(learner.weights(), spaces, seed=1)
     learner.update(first, progress=0.0)
@@ -66,7 +66,7 @@ def distribution_of(spaces: Spaces, outputs: torch.Tensor) -> torch.distribution
 
 
 def outputs_of(network: torch.nn.Module, observations: np.ndarray, moments) -> torch.Tensor:
-    """Of raw observations, normalised by these moments in double precision."""
+    """Returns raw observations normalized by these moments in double precision."""
     normalised = np.clip((observations.astype(np.float64) - moments.mean) / moments.std, -10.0, 10.0)
     return network(torch.from_numpy(normalised.astype(np.float32)))
 
@@ -76,7 +76,7 @@ def outputs_of(network: torch.nn.Module, observations: np.ndarray, moments) -> t
 
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE])
 def test_samples_are_vtrace_of_the_target_network(spaces: Spaces) -> None:
-    """The target acts with the moments that it had; the critic is the present one, with the present moments."""
+    """The target acts with its own earlier moments. The critic is the current one, with the current moments."""
     learner, batch = drifted(spaces, discount=0.9)
     samples = learner.samples(batch).arrays
     observations = batch.observations.reshape(-1, 3)
@@ -127,16 +127,16 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
 
 
 @pytest.mark.parametrize(("log_acted", "log_target", "log_policy", "advantage", "expected"), [
-    # π/π_target wherever μ/π_target is below its clip of 2 …
+    # π/π_target if μ/π_target is below its clip of 2 …
     (-1.0, -1.0, -1.0, 3.0, 3.0), (-2.0, -1.0, -1.0, 3.0, 3.0), (-1.0, -1.0, math.log(0.5) - 1.0, 3.0, 1.5),
-    # … clipped to 1 ± 0.4 where that lowers the objective …
+    # … clipped to 1 ± 0.4 if that lowers the objective …
     (-1.0, -1.0, math.log(2.0) - 1.0, 3.0, 4.2), (-1.0, -1.0, math.log(2.0) - 1.0, -3.0, -6.0),
     (-1.0, -1.0, math.log(0.5) - 1.0, -3.0, -1.8),
     # … and 2·π/μ beyond that.
     (-1.0, -1.0 - math.log(8.0), -1.0 - math.log(4.0), 3.0, 1.5)])
 def test_the_surrogate_by_hand(
         log_acted: float, log_target: float, log_policy: float, advantage: float, expected: float) -> None:
-    """Of two actions, where the target network gives the first one this log-probability."""
+    """There are two actions. The target network gives the first one this log-probability."""
     learner = make_learner(Spaces((1,), action_count=2))
     surrogate, slopes = learner.surrogate(torch.tensor([log_policy]), {
         "actions": torch.tensor([0]), "log_probs": torch.tensor([log_acted]), "advantages": torch.tensor([advantage]),
@@ -161,9 +161,9 @@ def test_policies_that_have_nothing_in_common_stay_finite(
 def test_the_first_ratios_are_one(
     rounds_before: int, normalize_observations: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right after the target's renewal, on what the published policy sampled, whatever moments were merged before.
+    """Right after the target is renewed, on samples of the published policy, whatever moments were merged before.
 
-    Of the target to the acting policy; of the present policy too, where no moments move it.
+    The target's ratio to the acting policy is one. So is the current policy's, if no moments change it.
     """
     learner = make_learner(target_update_frequency=1e-6, learning_rate=1e-3,
                            normalize_observations=normalize_observations)
@@ -191,7 +191,7 @@ def test_the_first_ratios_are_one(
 
 
 def test_the_target_is_renewed_when_enough_was_trained_on() -> None:
-    """Frequency 2 · N 3 · K 2 · minibatches of 36 steps = 432 trained steps: 12 of them, replays included."""
+    """Frequency 2 · N 3 · K 2 · minibatches of 36 steps = 432 trained steps: 12 minibatches, including replays."""
     learner = make_learner(target_update_frequency=2.0, buffer_batches=3, uses_max=2, learning_rate=1e-3)
     start = {name: tensor.clone() for name, tensor in learner.target.state_dict().items()}
     for _ in range(6):
@@ -229,7 +229,7 @@ def test_the_kl_is_that_to_the_target_after_the_update_and_adapts_the_coefficien
 
 
 def test_the_kl_coefficient_does_not_vanish() -> None:
-    """From the least that small updates leave of it, it finds back to its start within 20; 0 stays 0."""
+    """From its lowest value after small updates, it returns to its initial value within 20 updates; 0 remains 0."""
     tame, off = (make_learner(kl_coefficient=coefficient, kl_target=1e9) for coefficient in (2.0, 0.0))
     for learner in (tame, off):
         learner.kl_coefficient *= 1e-3
@@ -242,13 +242,13 @@ def test_the_kl_coefficient_does_not_vanish() -> None:
 
 
 def tagged(learner: Impact, tags: list[float]) -> Batch:
-    """Fragments of the present policy, all of whose rewards are their tag."""
+    """Returns fragments of the current policy whose rewards all equal their tag."""
     batch = roll(learner.weights(), VECTORS, trajectories=len(tags), seed=learner.policy_version)
     return Batch(**{**vars(batch), "rewards": np.tile(np.array(tags), (12, 1))})
 
 
 def spy_on_training(learner: Impact, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The tags of all minibatches that are trained on from now on."""
+    """Records the tags of all minibatches trained on from now on."""
     found: list[float] = []
     original = learner.samples
 
@@ -273,7 +273,7 @@ def test_each_minibatch_is_used_so_often_at_most(
         replays += 1
     counts = Counter(trained)
     assert set(counts) == set(range(12)) and max(counts.values()) <= uses_max
-    # What is left in the buffer at the end is used up to its limit: nothing is withheld.
+    # The buffer's final contents are used up to their limit: nothing is withheld.
     assert replays <= buffer_batches * (uses_max - 1)
     assert sum(count == uses_max for count in counts.values()) >= min(buffer_batches, 12)
 
@@ -289,7 +289,7 @@ def test_the_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_stale_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version 0's fragments may be 3 versions behind, and then no more."""
+    """Fragments of version 0 may be 3 versions behind, and no more."""
     learner = make_learner(staleness_max=3, uses_max=100, minibatch_steps=12)
     learner.update(tagged(learner, [0.0]), progress=0.0)
     staleness = []
@@ -301,7 +301,7 @@ def test_nothing_stale_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_oldest_trajectory_of_a_minibatch_counts() -> None:
-    """One that is as stale as it may be keeps its whole minibatch from being replayed."""
+    """A fragment at the staleness limit prevents a replay of its whole minibatch."""
     learner = make_learner(staleness_max=3, uses_max=100)
     old = tagged(learner, [0.0])
     learner.policy_version = 3
@@ -341,11 +341,11 @@ def test_draws_are_random_and_follow_from_the_seed(monkeypatch: pytest.MonkeyPat
         assert replays != [tag for tag in first for _ in range(2)] and sorted(replays) == sorted(2 * first)
 
 
-# A state
+# State
 
 
 def test_a_restored_learner_continues_bit_for_bit() -> None:
-    """Target network, its moments and the way to its renewal included, but for what was kept for replays."""
+    """Includes the target network, its moments and the steps to its renewal, but not fragments kept for replays."""
     options = {"target_update_frequency": 0.5, "buffer_batches": 2, "learning_rate": 1e-3}
     original, restored = make_learner(**options), make_learner(**options)
     for k in range(3):
@@ -372,7 +372,7 @@ def test_a_state_without_the_target_is_refused(lost: str) -> None:
         make_learner().set_state(state)
 
 
-# Does it learn?
+# Learning
 
 
 @pytest.mark.parametrize("stale", [0, 3])

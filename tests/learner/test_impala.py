@@ -1,4 +1,4 @@
-"""IMPALA: whole fragments, the written-out gradient, old policies, and whether it learns."""
+"""IMPALA: whole fragments, the written-out gradient, old policies, and learning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp
 
 
 def log_probs_of(learner: Impala, spaces: Spaces, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """log π of the published policy, by torch's distributions, ``[N]``."""
+    """Returns log π of the published policy from torch's distributions, ``[N]``."""
     policy = Policy.from_bytes(learner.weights())
     outputs = torch.from_numpy(np.stack([policy.outputs(observation) for observation in observations]))
     if spaces.is_discrete:
@@ -53,7 +53,7 @@ def log_probs_of(learner: Impala, spaces: Spaces, observations: np.ndarray, acti
 
 
 def stale_batch(learner: Impala, spaces: Spaces) -> Batch:
-    """Sampled by the policy that was, and by the present one; with moments that moved in between."""
+    """Returns samples of the old and the current policy, with moments that changed in between."""
     older = roll(learner.weights(), spaces, seed=1)
     learner.update(older, progress=0.0)
     scramble(learner.policy, 0.01, seed=3)
@@ -62,7 +62,7 @@ def stale_batch(learner: Impala, spaces: Spaces) -> Batch:
 
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE])
 def test_samples_are_vtrace_of_the_present_policy(spaces: Spaces) -> None:
-    """Ratios of the published policy to the acting ones, values of the present critic, nothing normalised."""
+    """Ratios are those between the published and the acting policy. Values are the current critic's, not normalized."""
     learner = make_learner(spaces, discount=0.9)
     batch = stale_batch(learner, spaces)
     training_samples = learner.samples(batch)
@@ -83,7 +83,7 @@ def test_samples_are_vtrace_of_the_present_policy(spaces: Spaces) -> None:
 
 
 def test_values_follow_the_sequences() -> None:
-    """V of the next observation, or of the one beyond the cut, each looked up by itself."""
+    """Returns V of the next observation, or of the one beyond the cut, looked up one by one."""
     learner = make_learner()
     batch = stale_batch(learner, VECTORS)
     values, next_values = learner.state_values(batch)
@@ -103,7 +103,7 @@ def test_values_follow_the_sequences() -> None:
 
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE])
 def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
-    """−mean log π·Â + c_v·½·mean (V − v)² − c_H·mean H, with Â and v held fixed."""
+    """Returns −mean log π·Â + c_v·½·mean (V − v)² − c_H·mean H, with Â and v held fixed."""
     learner = make_learner(spaces, entropy_coefficient=0.03, value_coefficient=0.7, max_gradient_norm=None)
     samples = learner.samples(stale_batch(learner, spaces))
     tensors = samples.tensors
@@ -138,7 +138,7 @@ def test_minibatches_are_whole_fragments(minibatch_steps: int, sizes: list[int])
 
 
 def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
-    """Not by the one before the update: two single updates do the same as one update with two minibatches."""
+    """Targets do not use the policy from before the update: two single updates equal one with two minibatches."""
     once, twice = (make_learner(normalize_observations=False, minibatch_steps=36) for _ in range(2))
     batch = joined(roll(once.weights(), VECTORS, seed=1), roll(once.weights(), VECTORS, seed=2))
     parts = once.minibatches(batch)
@@ -180,7 +180,7 @@ def test_pixels_and_discrete_actions() -> None:
 
 
 def test_old_policies_are_weighed_less() -> None:
-    """Where the present policy would hardly have acted so, nothing is learned."""
+    """Actions that the current policy would hardly take teach nothing."""
     learner = make_learner()
     batch = roll(learner.weights(), VECTORS)
     unlikely = Batch(**{**vars(batch), "log_probs": batch.log_probs + 50.0})

@@ -27,7 +27,7 @@ ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count
 
 
 def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[float]:
-    """Linear, tanh, linear, tanh, linear in plain Python."""
+    """Returns the outputs of linear, tanh, linear, tanh, linear in plain Python."""
     linear = [layer for layer in layers if isinstance(layer, torch.nn.Linear)]
     vector = inputs
     for index, layer in enumerate(linear):
@@ -91,7 +91,8 @@ def test_the_mlp_has_two_hidden_layers_of_256() -> None:
 @pytest.mark.parametrize(("spaces", "kind"), [
     (Spaces((11,), action_size=3), "mlp"), (DISCRETE, "mlp"), (PIXELS, "conv")])
 def test_a_new_policy_hardly_looks(spaces: Spaces, kind: str) -> None:
-    """Its actions are around zero with unit spread, or all about as likely, whatever it sees; the critic's are not."""
+    """Initial actions are around zero with unit spread, or about equally likely, for any observation. Values are not.
+    """
     torch.manual_seed(0)
     observations = torch.randn(50, *spaces.observation_shape)
     if spaces.is_pixels:
@@ -125,7 +126,7 @@ def test_the_convolutions_have_the_papers_shapes() -> None:
 @pytest.mark.parametrize("size", [(8, 8), (9, 7), (10, 13), (3, 5)])
 @pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (3, 1), (2, 3), (5, 4)])
 def test_same_padding_is_tensorflows(size: tuple[int, int], kernel: int, stride: int) -> None:
-    """Written out: ⌈size / stride⌉ windows that reach over both ends alike, over the far end by one more."""
+    """Written out: ⌈size / stride⌉ windows that extend beyond both ends equally, or by one more at the far end."""
     convolution = SameConvolution(1, 1, kernel, stride)
     image = torch.randn(1, 1, *size, generator=torch.Generator().manual_seed(0))
     result = convolution(image).detach()
@@ -143,7 +144,7 @@ def test_same_padding_is_tensorflows(size: tuple[int, int], kernel: int, stride:
 
 
 def test_the_last_convolution_is_one_over_all_that_is_left() -> None:
-    """Its matrix product equals torch's own convolution with the filters of the message."""
+    """Its matrix product equals torch's own convolution with the message's filters."""
     network = PolicyNetwork(PIXELS, "conv")
     arrays = layer_arrays(network)
     images = torch.randint(0, 256, (3, *PIXELS.observation_shape), dtype=torch.uint8)
@@ -168,7 +169,7 @@ def test_pixels_are_divided_by_255() -> None:
     (COMBINED, "combined"), (COMBINED, "combined relu 40"),
     (replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2), "combined tanh 20 10")])
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
-    """Within 1e-4, after the weights went through their message, with steep weights and moments in force."""
+    """Within 1e-4 after a round trip through the message, with steep weights and active moments."""
     learner = Ppo(LearnerSpec(
         AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)), spaces, kind))
     scramble(learner.policy, 0.02)
@@ -220,7 +221,7 @@ def test_every_part_of_a_combined_observation_decides() -> None:
 
 @pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])
 def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
-    """Those of tanh are written out at any depth; the others are autograd's own."""
+    """Derivatives of tanh networks are written out at any depth; the others are autograd's."""
     learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
         normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), VECTORS, network))
     scramble(learner.policy, 0.3)

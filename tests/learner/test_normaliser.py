@@ -1,4 +1,4 @@
-"""Merged moments are the moments of all the data at once."""
+"""Merged moments equal the moments of all data at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True
 
 
 def plain_moments(rows: list[list[float]]) -> tuple[list[float], list[float]]:
-    """Mean and (population) variance of each column, by their definitions."""
+    """Returns the mean and (population) variance of each column by definition."""
     columns = list(zip(*rows, strict=True))
     means = [math.fsum(column) / len(column) for column in columns]
     variances = [math.fsum((x - mean) ** 2 for x in column) / len(column)
@@ -28,7 +28,7 @@ def plain_moments(rows: list[list[float]]) -> tuple[list[float], list[float]]:
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 2**32),
        st.sampled_from([0.0, 5.0, -300.0]), st.sampled_from([1e-3, 1.0, 50.0]))
 def test_merging_equals_the_moments_of_all_data(sizes: list[int], seed: int, offset: float, scale: float) -> None:
-    """Batches of different sizes, with means that wander from one to the next."""
+    """Returns batches of different sizes with drifting means."""
     random = np.random.default_rng(seed)
     batches = [random.normal(offset + scale * random.normal(), scale, (size, 3)).astype(np.float32) for size in sizes]
     moments = RunningMoments(3)
@@ -83,7 +83,7 @@ def test_samples_one_by_one() -> None:
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1234.5])
 def test_features_that_never_vary_stay_finite(constant: float) -> None:
-    """Normalised they are 0, not rounding noise divided by nothing."""
+    """Normalized entries are 0, not rounding noise divided by zero."""
     moments = RunningMoments(1)
     for size in (1, 7, 1000):
         moments.merge(np.full((size, 1), constant, np.float32))
@@ -93,7 +93,7 @@ def test_features_that_never_vary_stay_finite(constant: float) -> None:
 
 
 def test_a_large_offset_does_not_swallow_a_small_spread() -> None:
-    """The sum of squares less the square of the sum would lose this variance altogether."""
+    """The sum of squares less the square of the sum would lose this variance completely."""
     rows = 1e6 + np.random.default_rng(0).normal(0.0, 1e-2, (4000, 1))
     moments = RunningMoments(1)
     for part in np.array_split(rows, 40):

@@ -1,4 +1,4 @@
-"""One PPO update against plain Python: ratios, loss, gradient, schedules, moments, and what survives a checkpoint."""
+"""One PPO update against plain Python: ratios, loss, gradient, schedules, moments and checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_learner(*, seed: int = 0, epochs: int = 2, minibatch_steps: int = 16, o
 
 
 def make_double_learner(*, seed: int = 0, **options) -> Ppo:
-    """Small networks in double precision with steep random weights, so that differences can be taken."""
+    """Returns small networks in double precision with steep random weights, suitable for differences."""
     learner = make_learner(seed=seed, **options)
     spaces = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
     torch.manual_seed(seed)
@@ -53,19 +53,19 @@ def make_double_learner(*, seed: int = 0, **options) -> Ppo:
 
 
 def roll(learner: Ppo, **options) -> Batch:
-    """A batch that the learner's own published policy sampled."""
+    """Returns a batch sampled by the learner's own published policy."""
     weights = learner.weights()
     observation_size = learner.policy.layers[0].in_features
     return learning.roll(weights, Spaces((observation_size,), action_size=ACTION_SIZE), **options)
 
 
 def policy_size_of(learner: Ppo) -> int:
-    """How many of `parameters_of` are the policy's; the critic's follow."""
+    """Returns the number of policy parameters in `parameters_of`; the critic's follow."""
     return sum(parameter.numel() for parameter in learner.policy.parameters())
 
 
 def record_steps(learner: Ppo, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
-    """Every minibatch that a gradient is computed of from now on, with its mean losses."""
+    """Records every minibatch whose gradient is computed from now on, with its mean losses."""
     recorded = []
     original = learner.descend
 
@@ -98,7 +98,7 @@ def log_density(action: list[float], mean: list[float], log_std: list[float]) ->
 
 
 def clipped_surrogate(ratio: float, advantage: float, clip: float) -> float:
-    """Equation 7 of Schulman et al. 2017 by cases."""
+    """Returns equation 7 of Schulman et al. 2017 by cases."""
     if advantage >= 0.0:
         return (1.0 + clip if ratio > 1.0 + clip else ratio) * advantage
     return (1.0 - clip if ratio < 1.0 - clip else ratio) * advantage
@@ -110,7 +110,7 @@ def kl_divergence(old_mean: list[float], old_log_std: list[float], mean: list[fl
 
 
 def plain_losses(means, log_std, values, minibatch: dict[str, np.ndarray], clip: float) -> dict[str, float]:
-    """Policy loss, value loss, entropy and KL of a minibatch, sample by sample."""
+    """Returns policy loss, value loss, entropy and KL of a minibatch, one sample at a time."""
     log_std = [float(s) for s in log_std]
     names = ("actions", "log_probs", "advantages", "value_targets", "old_outputs")
     rows = list(zip(*(minibatch[name].tolist() for name in names), means.tolist(), values.tolist(), strict=True))
@@ -132,12 +132,12 @@ def plain_losses_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> dict[str,
     return plain_losses(means, learner.policy.log_std.tolist(), values, minibatch, learner.settings.clip)
 
 
-# The first ratio, and whose moments normalise what
+# The first ratio, and the moments for normalization
 
 
 @pytest.mark.parametrize("rounds_before", [0, 1, 3])
 def test_the_first_ratio_is_one(monkeypatch: pytest.MonkeyPatch, rounds_before: int) -> None:
-    """Where no moments are merged, which move the function that is trained."""
+    """True if no moments are merged, since they change the function that is trained."""
     learner = make_learner(normalize_observations=False, learning_rate=1e-3)
     for round_index in range(rounds_before):
         learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
@@ -157,7 +157,7 @@ def test_the_first_ratio_is_one(monkeypatch: pytest.MonkeyPatch, rounds_before: 
 
 @pytest.mark.parametrize("rounds_before", [0, 1, 3])
 def test_the_first_ratio_is_that_of_the_merge(monkeypatch: pytest.MonkeyPatch, rounds_before: int) -> None:
-    """Of the same weights with the moments of all that was seen, to what acted: the first step sees and corrects it."""
+    """Compares the same weights under all data's moments with the acting policy. The first step corrects the change."""
     learner = make_learner(observation_clip=4.0)
     for round_index in range(rounds_before):
         learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
@@ -216,7 +216,7 @@ def test_without_normalisation_there_are_no_moments() -> None:
 
 
 def test_the_published_policy_acts_as_the_learner_does() -> None:
-    """The actors' numpy inference equals the torch policy within 1e-5, with moments and clipping in force."""
+    """The actors' numpy inference equals the torch policy within 1e-5, with moments and clipping active."""
     learner = make_learner(observation_clip=1.5)
     learner.update(roll(learner, seed=1), progress=0.0)
     batch = roll(learner, seed=2)
@@ -257,7 +257,7 @@ def test_staleness_is_told_and_nothing_is_replayed() -> None:
 
 @pytest.mark.parametrize("merged_before", [False, True])
 def test_truncations_bootstrap_and_terminations_do_not(merged_before: bool) -> None:
-    """Advantages and targets of a whole batch as explicit double sums over the critic's own values."""
+    """Returns advantages and targets of a whole batch as explicit double sums over the critic's own values."""
     discount, gae_lambda = 0.9, 0.8
     learner = make_learner(discount=discount, gae_lambda=gae_lambda, normalize_advantages=False)
     mean, std, clip = np.zeros(3), np.ones(3), 10.0
@@ -342,7 +342,7 @@ def test_the_samples_lie_in_the_order_of_the_batch() -> None:
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.7])
 def test_the_loss_equals_plain_python(kl_coefficient: float) -> None:
-    """−surrogate + c_v·½(V − target)² − c_H·H + β·KL(old ‖ new), with ratios clipped on both sides."""
+    """Returns −surrogate + c_v·½(V − target)² − c_H·H + β·KL(old ‖ new), with ratios clipped on both sides."""
     learner = make_learner(clip=0.2, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=kl_coefficient)
     samples = learner.samples(roll(learner, steps=20))
     tensors = samples.tensors
@@ -373,7 +373,7 @@ def ratios_of(learner: Ppo, minibatch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_the_gradient_is_the_slope_of_the_plain_loss() -> None:
-    """Every parameter's gradient against a central difference of the plain loss; no automatic differentiation."""
+    """Compares every parameter's gradient with a central difference of the plain loss, without autodiff."""
     learner = make_double_learner(seed=3, value_coefficient=0.6, entropy_coefficient=0.05, kl_coefficient=0.4,
                                   max_gradient_norm=None)
     source = make_learner(seed=3)
@@ -414,7 +414,7 @@ def test_the_gradient_is_the_slope_of_the_plain_loss() -> None:
     (1.0, -2.0, -2.0, 1), (0.9, -2.0, -1.8, 1), (0.5, -2.0, -1.6, 0), (1.5, -2.0, -3.0, 1)])
 def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(
         ratio: float, advantage: float, expected: float, slope: int) -> None:
-    """ε = 0.2; where it is clipped, the objective no longer pulls at the policy."""
+    """ε = 0.2; if the ratio is clipped, the objective no longer changes the policy."""
     surrogate, slopes = make_learner(clip=0.2).surrogate(torch.tensor([math.log(ratio) - 3.0]), {
         "advantages": torch.tensor([advantage]), "log_probs": torch.tensor([-3.0])})
     assert float(surrogate) == pytest.approx(expected, rel=1e-6)
@@ -423,7 +423,7 @@ def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(
 
 
 def test_entropy_bonus_widens_the_policy() -> None:
-    """∂H/∂log σ = 1 in every dimension, so plain descent lifts log σ by the coefficient, and nothing else changes."""
+    """∂H/∂log σ = 1 in every dimension, so plain descent raises log σ by the coefficient and changes nothing else."""
     changed = {}
     for coefficient in (0.0, 0.25):
         learner = make_learner(epochs=1, minibatch_steps=1000, entropy_coefficient=coefficient,
@@ -454,7 +454,8 @@ def test_the_value_coefficient_scales_the_critics_step_and_nothing_else() -> Non
 
 
 def test_the_gradient_is_clipped_for_each_network_by_itself() -> None:
-    """Each network's step has the greatest allowed length; a joint norm would leave the smaller one nearly nothing."""
+    """Each network's step has the greatest allowed length. A joint norm would leave almost nothing to the smaller one.
+    """
     free, clipped = (one_plain_step(max_gradient_norm) for max_gradient_norm in (None, 1e-2))
     for part in (0, 1):
         length = float(np.linalg.norm(free[part]))
@@ -470,7 +471,7 @@ def test_a_gradient_within_the_limit_is_left_alone() -> None:
 
 
 def one_plain_step(max_gradient_norm: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """What one step of plain descent with learning rate 1 takes from the policy and from the critic."""
+    """Returns the changes of policy and critic in one step of plain descent with learning rate 1."""
     learner = make_learner(epochs=1, minibatch_steps=1000, max_gradient_norm=max_gradient_norm, learning_rate=1.0)
     learning.descend_plainly(learner)
     before = parameters_of(learner)
@@ -480,7 +481,7 @@ def one_plain_step(max_gradient_norm: float | None) -> tuple[np.ndarray, np.ndar
 
 
 def test_the_optimiser_is_adam() -> None:
-    """Its first step is the learning rate against the gradient's sign, whatever the gradient's size."""
+    """Its first step is the learning rate against the gradient's sign, for a gradient of any size."""
     learner = make_learner(epochs=1, minibatch_steps=1000, max_gradient_norm=None, learning_rate=1e-3)
     gradient = np.concatenate(one_plain_step(None))
     before = parameters_of(learner)
@@ -499,7 +500,7 @@ def test_the_optimiser_is_adam() -> None:
     ("constant", 0.0, 4e-4), ("constant", 0.75, 4e-4), ("constant", 1.0, 4e-4),
     ("linear", 0.0, 4e-4), ("linear", 0.25, 3e-4), ("linear", 0.75, 1e-4), ("linear", 1.0, 0.0), ("linear", 1.2, 0.0)])
 def test_learning_rate_schedule(schedule: str, progress: float, expected: float) -> None:
-    """Reported, and in force: Adam's first step is as long as the learning rate."""
+    """The rate is both reported and used: Adam's first step is as large as the learning rate."""
     learner = make_learner(epochs=1, minibatch_steps=1000, learning_rate=4e-4, learning_rate_schedule=schedule)
     before = parameters_of(learner)
     metrics = learner.update(roll(learner), progress=progress).metrics
@@ -516,7 +517,7 @@ def test_the_linear_schedule_does_not_compound() -> None:
 @pytest.mark.parametrize(("kl", "factor"), [
     (0.0, 0.5), (0.0049, 0.5), (0.0051, 1.0), (0.01, 1.0), (0.0199, 1.0), (0.0201, 1.5), (5.0, 1.5)])
 def test_the_kl_coefficient_adapts(kl: float, factor: float) -> None:
-    """Target 0.01: ×1.5 above twice of it, ×0.5 below half of it, else unchanged."""
+    """Target 0.01: ×1.5 above twice the target, ×0.5 below half of it, otherwise unchanged."""
     assert adapted_kl_coefficient(0.2, kl=kl, kl_target=0.01) == pytest.approx(0.2 * factor)
 
 
@@ -592,9 +593,9 @@ def test_metrics_of_a_single_step_are_those_before_it() -> None:
 
 @pytest.mark.parametrize("minibatch_steps", [1, 7, 12, 35, 36, 37, 4096])
 def test_minibatches_are_a_partition_of_everything(monkeypatch: pytest.MonkeyPatch, minibatch_steps: int) -> None:
-    """In every epoch; none is larger than asked, and the whole batch is one where it is smaller.
+    """In every epoch. None is larger than requested, and a smaller batch is a single minibatch.
 
-    Paper: Nitro §8.1 (4096 = SGD minibatch, or the whole batch where smaller).
+    Paper: Nitro §8.1 (4096 = SGD minibatch, or the whole batch if smaller).
     """
     learner = make_learner(epochs=3, minibatch_steps=minibatch_steps)
     batch = roll(learner, steps=12, trajectories=3)
@@ -629,11 +630,11 @@ def test_the_order_depends_on_seed_version_and_epoch_alone() -> None:
     assert sorted(others[0]) == sorted(order(0, 0, 0)) == list(range(36))
 
 
-# Sameness
+# Reproducibility
 
 
 def test_the_same_seed_gives_the_same_learner_bit_for_bit() -> None:
-    """Whatever the global random generators stand at, and without moving them."""
+    """Results do not depend on the global random generators, and do not advance them."""
     learners = []
     for global_seed in (1, 2):
         torch.manual_seed(global_seed)
@@ -653,7 +654,7 @@ def test_another_seed_gives_another_learner() -> None:
 
 
 def test_a_restored_learner_continues_bit_for_bit() -> None:
-    """Networks, Adam's moments and step counts, observation moments, β and version; values travel through JSON."""
+    """Networks, Adam's moments and step counts, observation moments, β and version. Values travel as JSON."""
     options = {"kl_coefficient": 0.2, "kl_target": 1e-6, "learning_rate": 1e-3, "learning_rate_schedule": "linear"}
     original = make_learner(seed=4, **options)
     for k in range(2):
@@ -676,7 +677,7 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
 
 
 def test_restoring_copies_the_state() -> None:
-    """A learner that goes on does not write into the arrays that it was restored from."""
+    """A learner that continues does not write to the arrays that restored it."""
     state = make_and_update()[0].get_state()
     saved = State({name: array.copy() for name, array in state.arrays.items()}, dict(state.values))
     kept = {name: array.copy() for name, array in saved.arrays.items()}
@@ -687,7 +688,7 @@ def test_restoring_copies_the_state() -> None:
 
 
 def test_a_state_does_not_change_when_the_learner_goes_on() -> None:
-    """It is the learner between two rounds, not the learner of whichever round is looked at it."""
+    """A state describes the learner at the time of the call, whatever happens later."""
     learner, _ = make_and_update()
     state = learner.get_state()
     kept = {name: array.copy() for name, array in state.arrays.items()}
@@ -724,7 +725,7 @@ def test_a_state_of_another_network_is_refused(foreign: str) -> None:
     ("moments.variance", -1.0), ("moments.mean", math.nan), ("moments_count", -7), ("moments_count", 2**70),
     ("exp_avg_sq", -1.0), ("step", -5.0)])
 def test_a_state_that_no_update_leaves_is_refused(name: str, wrong: float) -> None:
-    """Its next update would be one of roots of negative numbers, or go the other way."""
+    """Its next update would take roots of negative numbers, or go the wrong way."""
     learner = make_learner(normalize_observations=True)
     learner.update(roll(learner), progress=0.0)
     state = learner.get_state()
@@ -741,11 +742,11 @@ def test_moments_of_another_shape_are_refused() -> None:
         learner.set_state(State({**state.arrays, "moments.mean": np.zeros(1)}, state.values))
 
 
-# Does it learn?
+# Learning
 
 
 def test_the_better_action_becomes_likelier() -> None:
-    """A bandit that pays 1 for a positive action: Φ(μ/σ), the chance of one, rises from about ½ to nearly 1."""
+    """A bandit pays 1 for a positive action: the probability Φ(μ/σ) rises from about ½ to nearly 1."""
     learner = make_learner(observation_size=1, action_size=1, epochs=5, minibatch_steps=32, learning_rate=3e-3)
 
     def chance() -> float:
@@ -763,7 +764,7 @@ def test_the_better_action_becomes_likelier() -> None:
 
 
 def test_the_critic_learns_the_reward() -> None:
-    """With γ = 0 the value of every observation is its reward, here 1."""
+    """With γ = 0, the value of every observation is its reward, here 1."""
     learner = make_learner(epochs=20, learning_rate=1e-3, discount=0.0)
     batch = roll(learner, reward=lambda actions: np.ones(actions.shape[:2]))
     losses = [learner.update(batch, progress=0.0).metrics.value_loss for _ in range(4)]
@@ -771,7 +772,7 @@ def test_the_critic_learns_the_reward() -> None:
 
 
 def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
-    """Action 2 pays where the feature is positive, action 0 where it is negative."""
+    """Action 2 pays if the feature is positive, action 0 if it is negative."""
     spaces = Spaces((1,), action_count=3)
     learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
         epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True)), spaces))

@@ -1,4 +1,4 @@
-"""Learners that each have a part of a batch train as one that has all of it."""
+"""Learners that each train on part of a batch equal one that trains on all of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make(spaces: Spaces, **settings: Any) -> Ppo:
 
 def together(batch: Batch, parts: Sequence[Sequence[int]], spaces: Spaces, then: Callable[[Ppo, Batch], Any],
              **settings: Any) -> tuple[list[Ppo], list[Any]]:
-    """What learners do that have these trajectories of a batch each, at the same time."""
+    """Runs learners at the same time, each with these trajectories of a batch."""
     threads, learners = Threads(len(parts)), [make(spaces, **settings) for _ in parts]
 
     def do(rank: int) -> Any:
@@ -80,12 +80,12 @@ def together(batch: Batch, parts: Sequence[Sequence[int]], spaces: Spaces, then:
 def assert_trained_alike(
     learners: Sequence[Any], found: Sequence[Sequence[Update]], alone: Any, expected: Sequence[Update]
 ) -> None:
-    """Two that share batches are equal to the bit, and equal one with the whole batches up to rounding."""
+    """Two learners that share batches are equal to the bit, and equal one with whole batches up to rounding."""
     first, second = (one.get_state() for one in learners)
     other = alone.get_state()
     for name, array in first.arrays.items():
         assert np.array_equal(array, second.arrays[name]), f"{name} differs between the two"
-        # Adam divides a gradient by its own size, so that one near to 0 is moved by what is only its rounding.
+        # Adam divides a gradient by its own size, so for a tiny one, rounding errors move the parameter.
         np.testing.assert_allclose(array, other.arrays[name], rtol=1e-5, err_msg=name, atol=max(
             1e-5 * np.abs(array).max(initial=0.0), 1e-3 * LEARNING_RATE))
     assert first.values == pytest.approx(other.values)
@@ -95,7 +95,7 @@ def assert_trained_alike(
 
 
 def cut(batch: Batch, lengths: Sequence[int]) -> Batch:
-    """The batch with shorter trajectories: each is cut at its last step, and zeros follow."""
+    """Returns the batch with shorter trajectories: each is cut at its last step and padded with zeros."""
     steps = np.arange(len(batch.rewards))[:, None]
     is_step = steps < np.array(lengths)
     terminated = np.where(is_step, batch.terminated | (steps == np.array(lengths) - 1), False)
@@ -156,7 +156,7 @@ def test_they_train_as_one_does_round_after_round(spaces: Spaces, settings: dict
 @pytest.mark.parametrize("minibatch_steps", [12, 24, 1000])
 @pytest.mark.parametrize("kind", ["impala", "impact"])
 def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spaces: Spaces) -> None:
-    """Also where one of them has no fragment of a minibatch, and where the target network is renewed on the way."""
+    """Also if a learner has no fragment of a minibatch, and if the target network is renewed in between."""
     def made() -> Any:
         rewards = {"normalize_rewards": True, "normalize_observations": spaces.vector_size > 0}
         section = (ImpalaSettings(minibatch_steps=minibatch_steps, **rewards) if kind == "impala" else
@@ -184,7 +184,7 @@ def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spac
 
 
 def test_each_learns_of_the_others_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever normalises by its own part alone comes to another gradient: the tests above would see it."""
+    """A learner that normalizes by its own part gets another gradient, so the tests above would notice it."""
     alone = make(VECTORS)
     batch = roll(alone.weights(), VECTORS, trajectories=4)
     monkeypatch.setattr(Ppo, "spread", lambda self, values: (values.mean(), values.std()))

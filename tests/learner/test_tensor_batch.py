@@ -1,4 +1,4 @@
-"""A batch of tensors, as a simulator on the learner's device leaves it, trains as the same batch of arrays."""
+"""A batch of tensors, as left by a simulator on the learner's device, trains like the same batch of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ON_DEVICE = ("observations", "actions", "log_probs", "rewards", "bootstrap_obser
 
 
 def trajectories(batch: Batch) -> list[dict[str, Any]]:
-    """A batch's, as actors bring them."""
+    """Returns a batch's fields as actors send them."""
     after = np.split(batch.bootstrap_observations, np.cumsum(batch.bootstrap_mask.sum(0))[:-1])
     return [{
         **{name: getattr(batch, name)[:, column] for name in (*ON_DEVICE[:4], "terminated")},

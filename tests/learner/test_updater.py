@@ -1,4 +1,4 @@
-"""The updater that trains in place does what its learner does, and nothing else."""
+"""The updater that trains in place does what its learner does, and nothing more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_restored_updater_goes_on_from_the_state_alone() -> None:
     one.submit(roll(one.weights(), VECTORS), progress=0.0)
     other.submit(roll(other.weights(), VECTORS, seed=9), progress=0.0)
     other.set_state(one.get_state())
-    assert other.poll(0.0) == [], "what was not handed out belongs to another training"
+    assert other.poll(0.0) == [], "an unknown update belongs to another training"
     samples = one.poll(0.0)[0].samples
     values = [problem.criterion(problem.module(problem.inputs), problem.targets).item() for problem in (
         updater.curvature_problem("log_prob", samples) for updater in (one, other))]

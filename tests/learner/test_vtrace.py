@@ -1,4 +1,4 @@
-"""V-trace against its definitions, written from the paper's notation, and against an independent library."""
+"""V-trace against its definitions in the paper's notation, and against an independent library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True
 
 
 class Fragments:
-    """Random fragments ``[T, B]`` with terminations and cuts anywhere; the last step of each ends one way or other."""
+    """Returns random fragments ``[T, B]`` with terminations and cuts anywhere. The last step of each ends in one way or
+    the other.
+    """
 
     def __init__(self, *, seed: int, steps: int, trajectories: int, end_share: float = 0.3, off_policy: float = 1.0
                  ) -> None:
@@ -38,7 +40,7 @@ class Fragments:
                       discount=discount)
 
     def columns(self) -> list[list[dict[str, float | bool]]]:
-        """Each trajectory as its steps, plain numbers: reward r, V(x), V(x′), ratio, whether it ends and how."""
+        """Returns each trajectory's steps as plain numbers: reward r, V(x), V(x′), ratio, whether it ends and how."""
         return [[{"r": float(self.rewards[t, b]), "v": float(self.values[t, b]), "next": float(self.next_values[t, b]),
                   "ratio": math.exp(float(self.log_ratios[t, b])), "terminated": bool(self.terminated[t, b]),
                   "ends": bool(self.terminated[t, b] or self.cut[t, b])} for t in range(len(self.rewards))]
@@ -109,7 +111,7 @@ def test_advantages_equal_their_definition(data: Fragments, discount: float) -> 
 @PLAIN
 @given(fragments, discounts)
 def test_on_policy_the_targets_are_n_step_returns(data: Fragments, discount: float) -> None:
-    """π = μ: v_s = Σ γ^{t−s}·r_t + γ^n·V(x_{s+n}), over the n steps that are left of the sequence."""
+    """π = μ: v_s = Σ γ^{t−s}·r_t + γ^n·V(x_{s+n}), over the n remaining steps of the sequence."""
     data.log_ratios = np.zeros_like(data.log_ratios)
     targets, advantages = data.vtrace(discount)
     for b, column in enumerate(data.columns()):
@@ -129,7 +131,7 @@ def test_on_policy_the_targets_are_n_step_returns(data: Fragments, discount: flo
 
 @pytest.mark.parametrize("discount", [0.9, 1.0])
 def test_equals_torchrl(discount: float) -> None:
-    """An independent implementation, with terminations and cuts anywhere."""
+    """Compares with an independent implementation, with terminations and cuts anywhere."""
     from torchrl.objectives.value.functional import vtrace_advantage_estimate
 
     for seed in range(5):
@@ -179,7 +181,7 @@ def test_nothing_leaks_over_an_end() -> None:
 
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4])
 def test_policies_that_have_nothing_in_common_stay_finite(log_ratio: float) -> None:
-    """float32 log-probabilities, as the learner gives them; a ratio that is 0 leaves the value as it is."""
+    """float32 log-probabilities, as in the learner; a ratio of 0 does not change the value."""
     data = Fragments(seed=1, steps=5, trajectories=2)
     data.log_ratios = np.full((5, 2), log_ratio, np.float32)
     targets, advantages = data.vtrace(0.9)

@@ -1,4 +1,4 @@
-"""An account of a moto server, with what a test puts into it."""
+"""An account of a moto server, with a test's resources."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEARNER = {
 
 @dataclass
 class Account:
-    """An account, and how a user's terminal looks into it."""
+    """An account, and a user's view of it from a terminal."""
 
     server: MotoServer
     tmp_path: Path
@@ -51,7 +51,7 @@ class Account:
         return self.server.client(service)
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """What the command prints; its error where it fails."""
+        """Returns the command's output, or its error if it fails."""
         self.capsys.readouterr()
         assert cli.main(arguments) == code, self.capsys.readouterr()
         printed = self.capsys.readouterr()
@@ -61,7 +61,7 @@ class Account:
         return json.loads(self.run("status", *arguments, "--json"))
 
     def make_stack(self, name: str, template: dict[str, Any], tags: dict[str, str] | None = None) -> str:
-        """Returns its id."""
+        """Returns the id."""
         return self.client("cloudformation").create_stack(
             StackName=name, TemplateBody=json.dumps(template),
             Tags=[{"Key": key, "Value": value} for key, value in (tags or {}).items()])["StackId"]
@@ -113,12 +113,12 @@ class Account:
 
 
 def flat(text: str) -> str:
-    """However it was wrapped."""
+    """Whatever the line wrapping."""
     return re.sub(r"\s+", " ", text)
 
 
 def start(ledger: Ledger, stack: str, *, run: str = "hopper/first", ago_s: float = 10.0, **figures: Any) -> None:
-    """A learner that trains, heard of so long ago."""
+    """Adds a learner that trains, last heard from ``heard_s`` seconds ago."""
     now_s = time.time()
     ledger.take_over(run, stack=stack, writer="w", instance_id="i-1", now_s=now_s - ago_s)
     ledger.record(run, writer="w", **{

@@ -1,4 +1,4 @@
-"""A moto server for all tests of the commands; every test finds an empty account."""
+"""One moto server for all tests of the commands; every test gets an empty account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What costs money although no stack has it, with real boto3, against a moto server."""
+"""Resources that cost money but belong to no stack, with real boto3, against a moto server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_a_stack_has_is_no_orphan(aws: Account) -> None:
     names = make_orphans(aws, needs_group=False)
     aws.deploy("walker")
     document = aws.survey()
-    # A learner's disk is never detached while its stack is there.
+    # A learner's disk is never detached while its stack exists.
     assert [one["name"] for one in document["orphans"]] == [names["volume"]]
     assert document["left_logs"] == []
 
@@ -68,7 +68,7 @@ def test_others_resources_are_not_ours(aws: Account) -> None:
 
 
 def make_orphans(aws: Account, *, needs_group: bool = True) -> dict[str, str]:
-    """One of every kind, of walker; returns their names."""
+    """Creates walker's leftovers of every kind; returns their names."""
     tags = [{"Key": EXPERIMENT_TAG, "Value": "walker"}]
     names = {}
     names["volume"] = aws.client("ec2").create_volume(
@@ -100,7 +100,7 @@ def run_instance(aws: Account, instance_type: str, experiment: str | None) -> st
 
 
 def make_execution(aws: Account, name: str) -> str:
-    """Of a machine that waits, with a function of the same name."""
+    """Creates a waiting machine, and a function of the same name."""
     make_function(aws, name)
     machines, role = aws.client("stepfunctions"), f"arn:aws:iam::{ACCOUNT_ID}:role/{name}"
     machine = machines.create_state_machine(name=name, roleArn=role, definition=json.dumps(

@@ -39,7 +39,7 @@ def test_following_tells_each_event_once_and_ends_with_the_stack(aws: Account) -
     stack = aws.deploy()
     group, now_s = aws.group_of("Nitro-hopper", "Learner"), time.time()
     aws.log(group, "i-1/learner", "one", at_s=now_s - 30)
-    # The second one is late: it is older than what was shown before.
+    # The second event is late: it is older than events already shown.
     happenings = iter([lambda: aws.log(group, "i-1/boot", "two", at_s=now_s - 31),
                        lambda: aws.log(group, "i-1/learner", "three", at_s=now_s - 5), lambda: None,
                        lambda: aws.client("cloudformation").delete_stack(StackName=stack)])

@@ -1,4 +1,4 @@
-"""What an account is asked before anything is deployed, against moto's AWS."""
+"""Checks of an account before anything is deployed, against moto's AWS."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_other_functions_have_reserved_is_not_there(aws: None, monkeypatch:
         session().client("iam").delete_role(RoleName="other")
 
 
-# What is deployed already
+# Existing deployments
 
 
 def test_a_stack_that_is_there_is_not_deployed_onto(aws: None) -> None:
@@ -142,7 +142,7 @@ def test_a_new_network_gets_the_first_zones_by_id_without_the_unfit_one(aws: Non
 @pytest.mark.parametrize("zones", [
     None, ["us-east-1d", "us-east-1a", "us-east-1c"], ["us-east-1f", "us-east-1b"]], ids=str)
 def test_a_network_that_is_there_keeps_its_zones_and_their_order(aws: None, zones: list[str] | None) -> None:
-    """A template that moved a subnet could not be deployed."""
+    """A template that moved a subnet would be undeployable."""
     zones = zones or list(read(experiment()).zones)
     app = cdk.App()
     results = ResultsStack(app, RESULTS_STACK)
@@ -199,7 +199,7 @@ def test_an_image_that_is_not_there(aws: None) -> None:
 
 
 def test_no_credentials(aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    # moto sets some.
+    # moto sets some quotas.
     for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_EC2_METADATA_DISABLED"]:
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
@@ -260,7 +260,7 @@ def test_what_the_free_plan_starts_is_taken_and_its_credits_are_told(aws: None, 
 @pytest.mark.parametrize("is_eligible", [True, False, None])
 def test_an_image_that_the_free_plan_does_not_start_is_refused(
         aws: None, free_tier: FreeTier, monkeypatch: pytest.MonkeyPatch, is_eligible: bool | None) -> None:
-    """What is not told, as moto does not, refuses nothing."""
+    """Quotas that AWS does not report, as in moto, refuse nothing."""
     free_tier.plan = FREE
     own = session()
 

@@ -26,7 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = helpers.train(file, folder / "run", "--set", "stop.max_rounds=3")
     assert done.returncode == 0, done.stderr
     out = folder / "run"
-    # A deployed learner's own: how its actors ran, and when it was billed last.
+    # A deployed learner's own state: how its actors ran, and its last bill.
     config = out / "config.yaml"
     config.write_text(config.read_text().replace("kind: local", "kind: lambda"))
     ledger = json.loads((out / "ledger.json").read_text()) | {"billed_until_s": 1.8e9}
@@ -55,7 +55,7 @@ def test_a_downloaded_run_can_be_evaluated_and_gone_on_with(aws: Account, traine
     assert re.search(r"first +3 +[\d.,-]+ +\$0\.\d{4} +\d{4}-\d\d-\d\d \d\d:\d\d +max_rounds", text)
     out = aws.tmp_path / "runs" / "hopper-first"
     found = files_of(out)
-    assert b"stopped by" in found["report.html"], "made anew: a learner could have put any script into its own"
+    assert b"stopped by" in found["report.html"], "made here, since a learner's own could contain any script"
     assert found == {**files_of(trained), "ended.json": keep_bytes(aws, bucket, "ended.json"),
                      "report.html": found["report.html"]}
     assert "secret" not in text
@@ -67,7 +67,7 @@ def test_a_downloaded_run_can_be_evaluated_and_gone_on_with(aws: Account, traine
     assert resumed.returncode == 0, resumed.stderr
     assert [row["round_index"] for row in helpers.rounds(out)] == [1, 2, 3, 4]
     assert helpers.summary(out)["budget_usd"] == 2.0
-    # What was spent in AWS counts.
+    # Spending in AWS counts.
     assert helpers.summary(out)["spent_usd"] > helpers.summary(trained)["spent_usd"]
     assert "was changed since it was downloaded" in aws.run("results", "hopper", code=2)
 

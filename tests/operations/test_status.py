@@ -60,7 +60,7 @@ def test_a_learner_that_is_silent_is_said_to_be(aws: Account) -> None:
     start(ledger, aws.deploy(), ago_s=400.0, covered_until_s=time.time() - 3600)
     (found,) = aws.survey()["deployments"]
     assert found["is_silent"] and 399 < found["heartbeat_s"] < 460
-    # What nobody counted since the stack began costs what exists.
+    # Time since the stack began that no record covers is billed at the current cost.
     assert found["projected_usd"] == pytest.approx(0.3, abs=0.05)
     assert "heartbeat 6 min ago: SILENT" in aws.run("status")
 
@@ -218,7 +218,7 @@ def test_without_credentials_or_region_one_line_says_so(
     assert aws.run(*arguments, code=2).startswith("error: there are no AWS credentials")
 
 
-# The stacks as they are
+# The real stacks
 
 
 def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
@@ -229,7 +229,7 @@ def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
     for name in ("NitroResults", "NitroNetwork", "NitroGuard", "Nitro-hopper"):
         upload_assets(aws, folder / f"{name}.assets.json")
         deploy(aws.client, folder / f"{name}.template.json", name)
-    # moto heeds no conditions: the rule that the bucket is reached over TLS only would refuse everything.
+    # moto ignores conditions: the rule that requires TLS for the bucket would refuse everything.
     (bucket,) = [one["Name"] for one in aws.client("s3").list_buckets()["Buckets"] if "results" in one["Name"]]
     aws.client("s3").delete_bucket_policy(Bucket=bucket)
     guard = aws.survey()["guard"]
@@ -247,7 +247,7 @@ def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
 
 
 def upload_assets(aws: Account, manifest: Path) -> None:
-    """Empty ones: only that they are there matters to a stack."""
+    """Creates empty roles, since a stack only needs them to exist."""
     with io.BytesIO() as data:
         zipfile.ZipFile(data, "w").close()
         empty = data.getvalue()

@@ -1,4 +1,4 @@
-"""``python -m runtime stop``, against moto: it asks, deletes what is meant, and tells what has become of it."""
+"""``python -m runtime stop``, against moto: it asks, deletes the right stacks, and reports the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACK = "Nitro-hopper"
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A client of CloudFormation in an account that has the stacks Nitro-hopper and Nitro-walker, and others."""
+    """Returns a CloudFormation client of an account with the stacks Nitro-hopper and Nitro-walker, and others."""
     with moto.mock_aws():
         for name in ("AWS_REGION", "AWS_PROFILE"):
             monkeypatch.delenv(name, raising=False)
@@ -121,7 +121,7 @@ def test_its_exit_code_tells_what_has_become_of_it(
 def test_without_a_region_or_credentials_it_says_what_to_do(
         aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # moto sets some, and removes them again.
+        # moto sets some tags, and removes them again.
         for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
             patch.delenv(name)
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))

@@ -1,4 +1,4 @@
-"""What a page says of a verdict that the papers' authors could contest."""
+"""Page texts on verdicts that the papers' authors could contest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the study of the boosting signal says of measurements whose truth is known."""
+"""The study of the boosting signal, on measurements with known results."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,13 +116,13 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert differences["convexity − convexity-permuted"]["at_the_end"] == {
         "seeds": 5, "mean": 5.0, "interval": [5.0, 5.0], "share_above_0": 1.0}
     assert differences["convexity − convexity-even"]["at_the_end"]["mean"] == -1.0
-    # Per actor: 8 on the way to the first evaluation, where the mean is half of it, and 32 on that to the second.
+    # Per actor: 8 before the first evaluation, with half of it as the mean, and 32 between the first and the second.
     assert differences["convexity − convexity-even"]["along_the_way"]["mean"] == pytest.approx(
         -(8 * 0.5 + 32 * 1.0) / 40)
 
 
 def test_all_arms_start_as_many_actors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that is not boosted I_min a round, in more rounds."""
+    """The unboosted run has I_min actors per round, in more rounds."""
     monkeypatch.setattr(dollar_arms, "train", lambda experiment, decide, rounds, deadline_s: {
         "actors": [decide(SimpleNamespace(learner=None), [None] * index, index + 1) for index in range(rounds)]})
     monkeypatch.setattr(dollar_arms, "measured", lambda learner, updates: float(

@@ -1,4 +1,4 @@
-"""The competition: a rule that joins it later changes nothing of the others, and its page says what was found."""
+"""The competition: a rule that joins later does not affect the others, and its page reports the findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_rule_that_is_not_tuned_yet_is_left_out() -> None:
 
 
 def test_the_results_page_has_the_table_of_the_analysis() -> None:
-    """An emptied page is filled with the table that it has now."""
+    """An emptied page is filled with the current table."""
     text = page.PAGE.read_text()
     emptied = with_part(text, page.PART, "")
     assert emptied != text

@@ -1,4 +1,4 @@
-"""The pages on the papers' figures say what their data say."""
+"""The pages on the papers' figures agree with their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Six arms of Stellaris: each is an experiment that differs in one thing from the one before."""
+"""Six arms of Stellaris: each is an experiment that differs from the previous one in one thing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Stellaris buys: the page says what the data say, and judges nothing on fewer than five seeds."""
+"""Stellaris' benefits: the page agrees with the data, and judges nothing on fewer than five seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLAIM, COSTS, TO_TARGET = ("returns 2.2 times as high: after 20 rounds", "costs 
 
 
 def a_run(arm: str, seed: int, height: float, usd: float) -> dict[str, Any]:
-    """Returns of ``height`` after 20 rounds, and twice that after 40; each round costs ``usd`` and takes a second."""
+    """Returns ``height`` after 20 rounds and twice that after 40. Each round costs ``usd`` and takes a second."""
     rows = {name: [0.0] * 40 for name in SERIES} | {"round_cost_usd": [usd] * 40, "modelled_round_s": [1.0] * 40}
     rounds = [index if index % 20 == 0 else None for index in range(1, 41)]
     rows |= {"evaluation_round": rounds,
@@ -66,7 +66,7 @@ def test_a_claim_is_judged_by_its_interval() -> None:
 def test_a_saving_is_in_percent_of_the_baselines_bill_and_whoever_misses_the_target_saves_nothing() -> None:
     cheap = verdicts({page.FULL: 600.0}, {page.FULL: 0.007})
     assert cheap[COSTS] == ("partly", "30 % [30, 30]")
-    # It gets there after 20 rounds, the baseline after 40.
+    # It reaches the target after 20 rounds, the baseline after 40.
     assert cheap[TO_TARGET] == ("reproduced", "65 % [65, 65]")
     assert verdicts({page.FULL: 250.0}, {page.FULL: 0.001})[TO_TARGET] == ("not", "5 of 5 did not get there")
     assert cheap[f"{COSTS}, always-on GPU nodes"][0] == "not"
@@ -78,7 +78,7 @@ def test_arms_are_compared_with_the_one_before_and_the_combination_at_equal_doll
     assert lines[3] == "| `sync-1024` to `async` | +0 [+0, +0] |"
     assert lines[4] == "| `async` to `+bound` | +50 [+50, +50], **returns more** |"
     assert lines[5].endswith(", **returns less** |")
-    # The cheapest has spent 20 cents at its end; the others have then made half of their rounds.
+    # The cheapest has spent 20 cents at its end, when the others have made half of their rounds.
     text = page.combined(one)
     assert "Hopper, after 20.00 cents each" in text
     assert ("**The combination returns more than without either and with Stellaris' learners alone but less than with "

@@ -1,4 +1,4 @@
-"""The studies' trainer trains what a run trains."""
+"""The studies' trainer trains exactly as a run does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers import rounds
 
 
 def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:  # noqa: F811
-    """What the studies under papers/nitro measure is the very training."""
+    """The studies under papers/nitro measure real training."""
     trainer = Trainer(load_experiment(reference / "config.yaml").resolved())
     for row in rounds(reference):
         trainer.update(trainer.roll_out(row["round_index"], row["actor_count"]))

@@ -1,4 +1,4 @@
-"""``python -m runtime plan --measure``: what it prints of a search, writes and keeps."""
+"""``python -m runtime plan --measure``: its output, and the search results that it writes and keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 def profile(instances: int, environments: int) -> Profile | None:
-    """Of 8 instances with 70 % of one's speed; a vector brings nothing, and five do not fit."""
+    """Eight instances run at 70 % of one's speed each. A vector gains nothing, and five instances do not fit."""
     if environments > 4:
         return None
     return Profile(100.0 if instances == 1 else 70.0, MIB * (100 + environments), *(
@@ -88,7 +88,7 @@ Measured = Callable[..., int]
 
 @pytest.fixture()
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
-    """Runs the command with a profiler that answers at once."""
+    """Runs the command with a profiler that answers immediately."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("runtime.config.resolved._cores", lambda: 8)
 

@@ -1,4 +1,4 @@
-"""``python -m runtime plan``: what it predicts from sampled work, and what it prints, draws and writes."""
+"""``python -m runtime plan``: its predictions from sampled work, and its output, charts and files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_all_ways_have_the_batch_of_fixed_actors_and_a_cache_holds_what_a_messag
 def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(environment):
     own, without = predicted(environment)[:2]
     assert (without.way.changes, without.way.kind) == (NO_CACHE, own.way.kind)
-    assert own.start_s - without.start_s == pytest.approx(210.0), "300 s until a cache is there, 90 s a function"
+    assert own.start_s - without.start_s == pytest.approx(210.0), "300 s for a cache, 90 s for a function"
     assert without.usd < own.usd
     for changes in (("actor.fragment_steps=65536",), ("cache.kind=none",), ("fleet.kind=local", "cache.kind=learner")):
         assert NO_CACHE not in [one.way.changes for one in predicted(environment, changes=changes)]
@@ -94,7 +94,7 @@ def test_a_large_type_of_the_file_is_predicted_at_its_price(environment, name):
 
 
 def test_everything_on_one_instance_is_tried_with_gpu_types_of_more_than_four_vcpus(environment):
-    """Else games, which need a GPU, seem to need Lambda for their actors."""
+    """Otherwise games, which need a GPU, would seem to need Lambda for their actors."""
     alone = {one.way.changes["learner.instance_types"][0]: one.way.changes["scaler.actors_fixed"]
              for one in predicted(environment)[2:] if one.way.kind == KINDS[0]}
     assert {"g4dn.8xlarge", "g6.4xlarge", "g6.16xlarge"} <= alone.keys()
@@ -102,7 +102,7 @@ def test_everything_on_one_instance_is_tried_with_gpu_types_of_more_than_four_vc
 
 
 def test_vcpus_that_are_cores_are_worth_more_when_all_are_busy(environment):
-    """A c7a's are cores; two of a c7i share one."""
+    """A c7a's vCPUs are cores; two of a c7i share one."""
     def actors_s(name: str) -> float:
         changes = (f"learner.instance_types=[{name}]", "fleet.kind=local", "fleet.processes=8", "cache.kind=none")
         return predicted(environment, changes=changes, step_s=0.1)[0].actors_s
@@ -114,7 +114,7 @@ def test_functions_alone_are_predicted_beside_the_other_ways(environment):
     found = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))
     assert {one.way.kind for one in found} == set(KINDS)
     as_instance = predicted(environment, changes=("cache.kind=none",))
-    # The same rounds: four requests to the bucket, and slower processors.
+    # The same rounds, with four requests to the bucket and slower processors.
     own, other = found[0], as_instance[0]
     rounds = math.ceil(1_000_000 / (20 * 256))
     assert own.start_s < other.start_s and own.learner_s > other.learner_s + rounds * 4 * 0.1

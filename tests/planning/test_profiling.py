@@ -1,4 +1,4 @@
-"""Layouts are measured by running rounds, and the fastest is taken by the next run."""
+"""Layouts are measured by running rounds, and the next run uses the fastest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_measured_here_is_written_and_taken_by_the_next_run(tmp_path: Pa
     trained = run_command("train", "cart.yaml", "--set", "learner.kind=gmi", "--out", "run", cwd=tmp_path, **cache)
     assert trained.returncode == 0, trained.stderr
     assert summary(tmp_path / "run")["rounds"] == 1
-    # Which of them is faster, only this machine knows.
+    # The fastest one depends on this machine.
     if written["kind"] == "gmi":
         assert (written["gmi"]["instances"], written["gmi"]["environments"]) in layouts
         assert written["gmi"]["reduction"] in ("mpr", "flat", "har", "mrr")

@@ -1,4 +1,4 @@
-"""What is told of a process that ended; its life and death are tested where it is used."""
+"""Descriptions of a process that ended. The tests of its users cover its start and end."""
 
 from __future__ import annotations
 

@@ -13,6 +13,6 @@ WHOLE = ("round_index", "policy_version", "actor_count_wanted", "actor_count", "
 
 
 def a_row(round_index: int, **values: Any) -> RoundRow:
-    """A row whose every number is 1, but for its index and ``values``."""
+    """Returns a row whose numbers are all 1, except its index and ``values``."""
     ones = {key: 1 if key in WHOLE else 1.0 for key in RoundRow.columns()}
     return RoundRow.from_mapping({**ones, "round_index": round_index, **values})

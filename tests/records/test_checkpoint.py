@@ -1,4 +1,4 @@
-"""Checkpoints: bit for bit what was saved, or the one before, or a named error; never something in between."""
+"""Checkpoints: bit for bit as saved, or the one before, or a named error; never anything in between."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_json_cannot_hold_is_refused_and_the_last_one_stays(tmp_path: Path,
     assert_is(load(tmp_path)[0], checkpoint(1))
 
 
-# Which one
+# Choice of checkpoint
 
 
 def test_nothing_was_ever_written(tmp_path: Path):
@@ -236,7 +236,7 @@ def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject):
     path.write_bytes(content)
     loaded, skipped = load(tmp_path)
     path.write_bytes(sound)
-    # A flipped bit that leaves the JSON's meaning alone, such as a space turned into a newline, is no damage.
+    # A flipped bit that preserves the JSON's meaning, such as a space turned into a newline, is not damage.
     assert_is(loaded, checkpoint(1 if skipped else 2))
     assert skipped or path.suffix == ".json"
 

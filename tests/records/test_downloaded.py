@@ -1,4 +1,4 @@
-"""A downloaded run names an environment: code is imported only where the user names it."""
+"""A downloaded run names an environment: code is imported only if the user names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN = "tests.environments:make_counter"
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A downloaded run that names a module in the present folder, which tells that it was imported."""
+    """A downloaded run that names a module in the current folder, which reports its import."""
     (tmp_path / "hostile_download.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -65,7 +65,7 @@ def test_wrappers_and_arguments_are_code_too(run: Path, section: dict[str, objec
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
     with pytest.raises(ExperimentError, match=rf"environment.{next(iter(section))} = .* of a downloaded run is code"):
         load_policy(run)
-    assert load_policy(run, environment=OWN).environment_id == OWN, "what the download says of its own is not used"
+    assert load_policy(run, environment=OWN).environment_id == OWN, "the download's own value is not used"
     assert not Path("imported").exists()
 
 

@@ -1,4 +1,4 @@
-"""What is said of several seeds together."""
+"""Estimates over several seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side(values: list[f
 
 
 def exact_interval(values: list[float]) -> tuple[float, float]:
-    """The bootstrap over every resample that there is, each as often as any other."""
+    """Returns the bootstrap over all possible resamples, each with equal weight."""
     cut = len(values) // 4
     means = sorted(float(np.mean(sorted(resample)[cut:len(values) - cut]))
                    for resample in itertools.product(values, repeat=len(values)))
@@ -60,7 +60,7 @@ def test_what_is_said_about_few_seeds_is_true(seeds: int, share: str) -> None:
     estimate = interval_estimate(values)
     assert (estimate["interval_low"], estimate["interval_high"]) == (min(values), max(values))
     assert share in caution(seeds)
-    # Of many such experiments, in how many are all seeds on one side of the median?
+    # The share of such experiments whose seeds are all on one side of the median.
     many = np.random.default_rng(0).normal(size=(100_000, seeds))
     missed = ((many > 0).all(axis=1) | (many < 0).all(axis=1)).mean()
     assert f"{missed:.0%}" == f"{float(share.rstrip('%')) / 100:.0%}"

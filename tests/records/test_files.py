@@ -1,4 +1,4 @@
-"""Files that are whole after a crash at any operation, on a full disk, and in somebody else's directory."""
+"""Files that are complete after a crash at any operation, on a full disk, and in another user's directory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_the_old_says_so_and_keeps_nothing_half(tmp_path: Pat
     write_atomically(path, b"old")
     with Disk(tmp_path).filled(at).mounted():
         if at in (3, 4):
-            # Neither needs room: the name, and the directory.
+            # Neither needs disk space: the name and the directory.
             write_atomically(path, b"old")
         else:
             with pytest.raises(OSError, match="the disk is full") as caught:
@@ -112,12 +112,12 @@ def test_a_line_that_a_crash_cut_off_spoils_no_other_one(tmp_path: Path):
     assert (tmp_path / "rows").read_bytes().splitlines() == [b"first", b"sec", b"third"]
 
 
-# Somebody else's directory
+# Another user's directory
 
 
 @pytest.fixture
 def link(tmp_path: Path) -> Path:
-    """A link to something precious."""
+    """Creates a link to a precious file."""
     (tmp_path / "precious").write_bytes(b"precious")
     (tmp_path / "a.json").symlink_to(tmp_path / "precious")
     yield tmp_path / "a.json"
@@ -148,7 +148,7 @@ def test_a_link_is_read_only_where_one_may_be(link: Path):
     lambda path: append(path, b"a", is_synced=False)])
 def test_neither_a_pipe_nor_a_directory_is_waited_for(tmp_path: Path, use):
     os.mkfifo(tmp_path / "pipe")
-    # Who would wait for the other end, or for data, finds both, and fails.
+    # An open that would wait for the other end, or for data, finds both and fails.
     other = os.open(tmp_path / "pipe", os.O_RDWR)
     os.write(other, b"data")
     (tmp_path / "folder").mkdir()

@@ -1,4 +1,4 @@
-"""The row of a finished round: it reads what it writes, and refuses what it does not know."""
+"""The row of a finished round: it reads its own output, and refuses unknown contents."""
 
 from __future__ import annotations
 

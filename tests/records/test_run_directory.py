@@ -1,4 +1,4 @@
-"""The run's directory: whatever happens, finished rounds are there, whole, and once."""
+"""The run's directory: whatever happens, finished rounds are present, complete, and unique."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
         tmp_path.chmod(0o700)
 
 
-# Somebody else's directory
+# Another user's directory
 
 
 @pytest.mark.parametrize("name", [
@@ -213,7 +213,7 @@ def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
     "seeds.json", ".download.json", "policy.safetensors", "checkpoints", "checkpoints/round_000001.json", "tensorboard",
     ".updates", "seed-0"])
 def test_a_link_in_a_files_place_is_refused_and_leads_nowhere(tmp_path: Path, name: str):
-    """Learner functions' folder was removed with all that was in it."""
+    """The learner functions' folder is removed with all its contents."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").write_text("precious")
     is_folder = name in ("checkpoints", "tensorboard", ".updates", "seed-0")

@@ -1,4 +1,4 @@
-"""What a run has spent: every record is asked, and none of them alone is trusted."""
+"""A run's spending: every record is read, and none is trusted alone."""
 
 from __future__ import annotations
 

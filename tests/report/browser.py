@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, driven through its DevTools."""
+"""Debian's Chromium, headless, driven through its DevTools."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Page:
     """One tab.
 
     Attributes:
-        complaints: Errors and warnings of the console and exceptions, until now.
-        asked: The addresses that it asked for, until now.
+        complaints: Errors and warnings of the console, and exceptions, so far.
+        asked: The addresses requested so far.
     """
 
     def __init__(self, socket: Any) -> None:
@@ -31,7 +31,7 @@ class Page:
         self.asked: list[str] = []
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """What DevTools answer."""
+        """Responses of DevTools."""
         self._last += 1
         self._socket.send(json.dumps({"id": self._last, "method": method, "params": arguments}))
         while (message := json.loads(self._socket.recv(timeout=60))).get("id") != self._last:
@@ -50,7 +50,7 @@ class Page:
                 self.complaints.append(json.dumps(found)[:500])
 
     def open(self, path: Path, *, width: int, is_dark: bool = False) -> None:
-        """Shows a file in a window of that width, and waits until its charts are drawn."""
+        """Shows a file in a window of this width, and waits until its charts are drawn."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1,
@@ -63,19 +63,19 @@ class Page:
             self._hear(json.loads(self._socket.recv(timeout=60)))
 
     def run(self, script: str) -> Any:
-        """The value of an expression, or what a promise comes to."""
+        """Returns the value of an expression, or the result of a promise."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         return found["result"].get("value")
 
     def picture(self, path: Path) -> None:
-        """Writes all of the page as a PNG."""
+        """Writes the whole page as a PNG."""
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         path.write_bytes(base64.b64decode(data))
 
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Page]:
-    """Starts it; skips the test where it is not installed, which CI forbids."""
+    """Starts Chromium. Skips the test if it is not installed, which CI forbids."""
     if not os.path.exists(PROGRAM):
         assert not os.environ.get("CI"), f"CI has {PROGRAM}"
         pytest.skip(f"needs {PROGRAM}: apt-get install chromium")

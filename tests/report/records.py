@@ -1,4 +1,4 @@
-"""Directories of runs for tests."""
+"""Run directories for tests."""
 
 from __future__ import annotations
 

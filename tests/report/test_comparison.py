@@ -1,4 +1,4 @@
-"""The table of `compare`: what differs, and how far runs got."""
+"""The table of `compare`: differences, and the progress of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.report.records import a_run, some_seeds
 
 
 def table(*paths: Path, columns: int = 200) -> dict[str, list[str]]:
-    """The cells of each labelled line; they are two spaces apart, or more."""
+    """Returns the cells of each labeled line, at least two spaces apart."""
     lines = comparison_lines(read_comparable(paths), columns)
     return {label: [cell for cell in line[22:].split("  ") if cell] for line in lines if (label := line[:20].strip())}
 

@@ -1,4 +1,4 @@
-"""The page: its numbers, what it escapes, and how it looks in a browser."""
+"""The page: its numbers, its escaping, and its look in a browser."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page_of(*paths: Path) -> BeautifulSoup:
 
 
 def charts(page: BeautifulSoup) -> dict[str, list[dict[str, Any]]]:
-    """The series of each chart, by its title."""
+    """Returns the series of each chart, by its title."""
     return {chart["title"]: chart["series"] for chart in json.loads(page.find(id="charts").string)}
 
 
@@ -111,7 +111,7 @@ def test_seeds_are_estimated_as_their_summary_does(tmp_path: Path) -> None:
     band, *seeds = charts(page)["Return against steps"]
     assert [one["name"] for one in seeds] == [f"seed {seed}" for seed in range(5)]
     assert (band["x"][0], band["x"][-1]) == (100, 900)
-    # At the end each seed has the value with which it ended.
+    # At the end, each seed has its final value.
     assert band["y"][-1] == interquartile_mean(np.array([one["y"][-1] for one in seeds]))
     assert all(low <= y <= high for low, y, high in zip(band["low"], band["y"], band["high"], strict=True))
     assert "interquartile mean over seeds, with a 95% percentile interval" in page.text
@@ -177,7 +177,7 @@ def test_it_names_no_address_to_ask(tmp_path: Path) -> None:
 
 
 def test_browser(tmp_path: Path) -> None:
-    """On a phone and on a desk, light and dark: no complaint, nothing asked for, nothing wider than the window."""
+    """On a phone and on a desktop, light and dark: no complaint, no request, and nothing wider than the window."""
     broken = a_run(tmp_path / "broken")
     (broken / "rounds.jsonl").unlink()
     kinds = {"hostile": [hostile_run(tmp_path)], "seeds": [some_seeds(tmp_path / "five")],

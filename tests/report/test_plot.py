@@ -1,4 +1,4 @@
-"""The picture of `plot`: which lines it has, and which pictures are refused."""
+"""The picture of `plot`: its lines, and refused pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.report.records import a_run, some_seeds
 
 
 def texts(picture: Path) -> list[str]:
-    """Every text of an SVG: matplotlib draws letters, and leaves the words as comments beside them."""
+    """Returns every text of an SVG. Matplotlib draws the letters, and leaves the words as comments next to them."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
     tree = ElementTree.parse(picture, parser)
     return [" ".join((node.text or "").split()) for node in tree.iter() if node.tag is ElementTree.Comment]
@@ -28,7 +28,7 @@ def test_one_run_is_drawn_with_its_bill_and_its_signals(tmp_path: Path, capsys: 
     found = texts(picture)
     assert {"Return against steps", "evaluation", "training episodes", "Dollars until each round (modelled)",
             "Actors per round", "Signal: convexity ratio", "Boosting score"} <= set(found)
-    assert found[-1].endswith("_$run$"), "names are no mathematics"
+    assert found[-1].endswith("_$run$"), "names are not math"
 
 
 def test_several_runs_are_drawn_over_each_other_and_seeds_as_a_band(
@@ -43,7 +43,7 @@ def test_several_runs_are_drawn_over_each_other_and_seeds_as_a_band(
     assert main(["plot", *paths, "--out", str(picture)]) == 0
     found = texts(picture)
     assert {"five, 5 seeds", "alone", "nitro, 2 seeds", "Return against dollars (modelled)"} <= set(found)
-    assert any("95% percentile interval by bootstrap" in text for text in found), "it says what the band is"
+    assert any("95% percentile interval by bootstrap" in text for text in found), "it explains the band"
     assert "nitro: 2 of 3 seeds have finished, and make its line and band" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Records in whatever state: what cannot be read is told on the page, and the rest is shown."""
+"""Records in any state: the page names unreadable records, and shows the rest."""
 
 from __future__ import annotations
 

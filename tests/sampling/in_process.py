@@ -1,4 +1,4 @@
-"""Samples in this process, one actor after the other: the real engine without fleet, cache and bill."""
+"""Samples in this process, one actor after another: the real engine without fleet, cache and bill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runtime.sampling.trajectories import decode_trajectory
 
 
 class InProcessSampler:
-    """A `runtime.ports.sampling.Sampler` that rolls an actor out when it is asked what ended next."""
+    """A `runtime.ports.sampling.Sampler` that rolls an actor out when asked for the next one to end."""
 
     concurrency = 1
 
@@ -25,8 +25,8 @@ class InProcessSampler:
         """Starts nothing yet.
 
         Args:
-            environment: Rolls all fragments out, so it must be able to save its episodes.
-            clock: Seconds, for the time that an actor took.
+            environment: Rolls out all fragments, so it must be able to save its episodes.
+            clock: Returns seconds, to measure an actor's time.
         """
         self._environment, self._clock = environment, clock
         self._policies: dict[int, Policy] = {}
@@ -35,16 +35,16 @@ class InProcessSampler:
 
     @property
     def in_flight(self) -> Mapping[str, Actor]:
-        """Actors that have not been rolled out, by invocation id, in the order in which they started."""
+        """Actors not yet rolled out, by invocation id, in the order of their start."""
         return self._in_flight
 
     @property
     def awaited(self) -> list[Actor]:
-        """Actors whose trajectories may still come, in the order in which they started."""
+        """Actors whose trajectories may still come, in the order of their start."""
         return [actor for one, actor in self._in_flight.items() if one not in self._given_up]
 
     def publish(self, policy_version: int, weights: bytes) -> None:
-        """Makes these weights those of ``policy_version``, and forgets those that no actor in flight needs."""
+        """Publishes these weights as ``policy_version``, and deletes versions that no actor in flight needs."""
         needed = {actor.policy_version for actor in self._in_flight.values()}
         self._policies = {version: policy for version, policy in self._policies.items() if version in needed}
         self._policies[policy_version] = Policy.from_bytes(weights)
@@ -54,7 +54,7 @@ class InProcessSampler:
         self._in_flight.update({actor.invocation_id: actor for actor in actors})
 
     def next(self, timeout_s: float) -> Ended | None:
-        """Rolls the next actor out; None if there is none. No time limit ends a rollout here."""
+        """Rolls out the next actor; returns None if there is none. No time limit ends a rollout here."""
         if self._given_up:
             actor = self._in_flight.pop(self._given_up.popleft())
             outcome = Outcome(actor.invocation_id, "abandoned", error="given up before it began", was_started=False)
@@ -66,14 +66,14 @@ class InProcessSampler:
         try:
             trajectory = self._roll_out(actor)
         except Exception as error:
-            # Whatever an environment raises, as in a process of its own.
+            # Any exception of an environment, as in a separate process.
             outcome = Outcome(actor.invocation_id, "error", error=f"{type(error).__name__}: {error}")
             return Ended(actor, outcome, None, outcome.error, self._clock() - started_s)
         seconds = self._clock() - started_s
         return Ended(actor, Outcome(actor.invocation_id, "ok", billed_s=seconds), trajectory, "", seconds)
 
     def deliver(self, actor: Actor) -> Trajectory | None:
-        """Gives the actor up: one that has not been rolled out has brought nothing."""
+        """Gives up an actor that has not been rolled out."""
         self._given_up.append(actor.invocation_id)
         return None
 
@@ -84,7 +84,7 @@ class InProcessSampler:
             yield ended
 
     def tidy(self) -> int:
-        """Nothing is kept of ended actors, and nothing comes too late: 0."""
+        """Returns 0: ended actors leave nothing behind, and nothing arrives late."""
         return 0
 
     def _roll_out(self, actor: Actor) -> Trajectory:

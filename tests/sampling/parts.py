@@ -31,13 +31,13 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
         "actor": {"fragment_steps": STEPS, "timeout_s": 60}, "learner": {"threads": 1},
         "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}}
     experiment = experiment_from_tree(sections, base=tree, source="test")
-    # All are kept warm, unless the test says how many.
+    # All are kept warm unless the test sets a number.
     warm = sections.get("actor", {}).get("provisioned", experiment.scaler.most_actors)
     return experiment.resolved(provisioned=warm).fitted(SPACES, preprocessing="none")
 
 
 class SpyMeter(Meter):
-    """A meter that also notes what it was told of each actor."""
+    """A meter that also records its input for each actor."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -181,7 +181,7 @@ def test_a_trajectory_that_comes_too_late_is_billed_and_counted(tmp_path: Path):
 
 
 def test_the_door_is_closed_before_the_fleet_is_told(tmp_path: Path):
-    """An actor that the fleet cannot kill asks at the door whether it may go on."""
+    """An actor that the fleet cannot kill asks the cache whether it may continue."""
     round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (2, 0): LATE_COMER, (3, 0): DEAF})
     round_.collection.finish()
     given_up = {round_.ids(slot)[0] for slot in (1, 2, 3)}
@@ -200,7 +200,7 @@ def test_what_was_in_before_its_actor_was_given_up_is_taken(tmp_path: Path):
 
 
 class _Unreachable(FakeCache):
-    """Goes away after the start."""
+    """A fleet that disappears after the start."""
 
     def take(self, invocation_id: str) -> bytes | None:
         super().take(invocation_id)
@@ -273,7 +273,7 @@ BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = 
     **{f"{value} in {name}": (not_finite(name, value), name)
        for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
        for value in (float("nan"), float("inf"))},
-    # Rewards that are finite may add up to infinity, which rounds.jsonl cannot hold.
+    # Finite rewards may sum to infinity, which rounds.jsonl cannot hold.
     "infinite return": (
         lambda event: trajectory(event, episode_returns=np.array([np.inf]), episode_lengths=np.array([3]),
                                  episode_first_versions=np.array([7])), "episode_returns"),
@@ -457,7 +457,7 @@ def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(t
 
 
 class Breaker:
-    """Failures of one actor, which may fail so often in a row."""
+    """Failures of one actor, which may fail this often in a row."""
 
     def __init__(self, failures_max: int, tmp_path: Path) -> None:
         self._failures = Round(tmp_path, lambda event, nth: OK, failures_max=failures_max).failures
@@ -503,7 +503,7 @@ def test_failures_with_successes_between_them_do_not_end_the_run(tmp_path: Path)
 
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_once: int):
-    # In descending order: 7 to 5 fail and trip it; the rest are successes, failures and one that runs on.
+    # In descending order, 7 to 5 fail and trip it. The others are successes, failures and one that runs on.
     plays = {(7, 0): ERROR, (6, 0): CRASHED, (5, 0): Play("error", None, "KeyError: 'knee'"), (3, 0): TIMEOUT,
              (2, 0): NEVER_RETURNS}
     round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=at_once)
@@ -520,7 +520,7 @@ def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
     round_ = Round(tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1)
     with pytest.raises(ActorsKeepFailingError):
         round_.collection.finish()
-    # Four were started, two replaced; the third failure ends the run.
+    # Four were started and two replaced. The third failure ends the run.
     assert len(round_.fleet.started) == 6
     round_.collection.abandon("the run ends")
     assert reserved(round_.meter) == {"round"}
@@ -533,7 +533,7 @@ def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
 def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_path: Path):
     probe = make_meter(make_experiment())
     probe.open_round(3, smallest=3)
-    # Enough for the round, and not for what one failure has used up of it: its worst case.
+    # Enough for the round, but not to replace the cost of one failure: its worst case.
     worst = Play("timeout", None, "timed out after 60 s", billed_s=70.0, init_s=10.0, is_metered=True)
     round_ = Round(tmp_path, {(1, 0): worst}, slots=3, usd=probe.budget.reserved_usd * 1.0000001)
     collected = round_.collection.finish()
@@ -558,7 +558,7 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
     assert figures[0, 0] == (2.0, 0.25, WEIGHTS_BYTES + 500)
     assert figures[0, 1] == (1.0, 0.5, WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
     assert figures[1, 0][2] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
-    # Slots are provisioned here, so that nothing starts cold.
+    # Slots are provisioned here, so nothing starts cold.
     assert collected.slot_s == {0: 3.0, 1: 1.0}
     assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
 

@@ -1,4 +1,4 @@
-"""The in-process sampler: the same loop, the same rounds, without fleet, cache and bill."""
+"""The in-process sampler gives the same loop and rounds, without fleet, cache and bill."""
 
 from __future__ import annotations
 

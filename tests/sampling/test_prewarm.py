@@ -1,4 +1,4 @@
-"""Actors before the first round: reserved and on disk before they start, settled to the cent, and a proof."""
+"""Actors before the first round: reserved on disk before they start, settled to the cent, and a proof."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNIT = 2.0**-36
 
 
 class Bench:
-    """A fleet that plays a script, a meter with a budget, and what was said and saved."""
+    """A fleet that plays a script, a meter with a budget, and recorded messages and saves."""
 
     def __init__(self, path: Path, plays: list[Play] | Callable[[Mapping[str, Any], int], Play], usd: float = 1.0):
         self.clock, self.log = ManualClock(), []
@@ -135,7 +135,7 @@ def test_as_many_as_the_budget_holds(tmp_path: Path):
     bench.prewarm(5)
     assert len(bench.fleet.started) == bench.event["actors"] == 2
     assert (bench.event["failed"], bench.event["seconds"], bench.meter.reserved_usd) == (0, 0.0, 0.0)
-    # The names of the reservations are free again.
+    # The names of the reservations are available again.
     assert bench.meter.reserve([Work(ACTOR, slot) for slot in range(2)]) == 2
 
 

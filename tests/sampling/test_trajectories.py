@@ -1,4 +1,4 @@
-"""How long a trajectory may be: as long as asked, or shorter by an episode that its actor was asked to drop."""
+"""Length of a trajectory: as requested, or shorter by an episode that its actor had to drop."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STEPS = 2 * EPISODE_STEPS + 5
 
 
 def sent(*, is_dropped: bool, cut: int | None = None) -> tuple[bytes, Actor]:
-    """A trajectory in whose fragment two episodes end, and its actor, which was asked to drop the third one or not.
+    """Returns a trajectory whose fragment ends two episodes, and its actor, which may have had to drop the third.
 
     Args:
-        cut: Steps that are left of the trajectory; None for all.
+        cut: Remaining steps of the trajectory; None for all.
     """
     environment = make_environment("tests.environments:make_counter")
     event = {"policy_version": 0, "round_index": 1, "fragment_steps": STEPS, "seed": 0, "slot": 0, "invocation_id": "a",
@@ -74,7 +74,7 @@ def test_actions_of_another_type_are_refused() -> None:
 
 
 def told(**changes: Any) -> tuple[bytes, Actor]:
-    """What is told of a trajectory that stays where it was played, and its actor."""
+    """Returns the report on a trajectory that remains where it was played, and its actor."""
     data, actor = sent(is_dropped=False)
     fields = wire.decode(data, wire.Kind.TRAJECTORY) | {"steps": np.array(STEPS)} | {
         name: np.array(value) for name, value in changes.items()}

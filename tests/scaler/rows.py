@@ -1,4 +1,4 @@
-"""Rows for scalers to look at."""
+"""Rows as input for scalers."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from runtime.records.rows import RoundRow
 
 
 def row(**values: Any) -> RoundRow:
-    """A finished round; what is not told is 0."""
+    """Returns a finished round; unset values are 0."""
     return RoundRow(**dict.fromkeys(RoundRow.columns(), 0) | values)

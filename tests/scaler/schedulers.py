@@ -1,4 +1,4 @@
-"""Schedulers that nobody has trained."""
+"""Untrained schedulers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler
 
 
 def make_scheduler(actors_min: int = 2, actors_max: int = 6, *, seed: int = 0, **fields: Any) -> SavedScheduler:
-    """One with random weights; ``fields`` take the place of its arrays."""
+    """Returns a scheduler with random weights; ``fields`` replace its arrays."""
     stream, sizes = np.random.default_rng(seed), (len(FEATURES), 64, 64, actors_max - actors_min + 1)
     arrays = {"policy_version": np.asarray(1), "network": wire.text_field("mlp"),
               "distribution": wire.text_field("categorical"), "log_std": np.empty(0, np.float32),

@@ -1,4 +1,4 @@
-"""What holds for every scaler: bounds, resumption, training, plans and words."""
+"""Properties of every scaler: bounds, resumption, training, plans and messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL: Mapping[str, Any] = {"actors_min": 2, "actors_max": 6, "window_rounds": 3
 
 @pytest.fixture
 def section(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """The section ``scaler`` of a kind."""
+    """Returns the section ``scaler`` of a kind."""
     counts = [6, 2, 3, 3, 5]
     (tmp_path / "rounds.jsonl").write_text("".join(f'{{"actor_count_wanted": {one}}}\n' for one in counts))
     make_scheduler().save(tmp_path / "a.safetensors")

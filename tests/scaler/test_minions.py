@@ -1,4 +1,4 @@
-"""The learned scheduler as a scaler: what it sees, what it decides, and which files it refuses."""
+"""The learned scheduler as a scaler: its observations, its decisions, and refused files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:
 
 
 def test_what_it_sees_and_decides_by_hand() -> None:
-    """J = 200, B = $1; in round 2 no episode and no actor ended, so the last return and actor time stay."""
+    """J = 200, B = $1. In round 2 no episode and no actor ended, so the last return and actor time remain."""
     saved = make_scheduler()
     scaler = scaler_of(scheduler_actions="greedy", saved=saved)
     expected = [[1, 0, 0, 0, 0, 0, 0, 1.0],

@@ -42,7 +42,7 @@ def test_equals_the_formula_with_the_missing_1_over_n(returns: list[int | None],
     ([-1600.0], -200, 8), ([-800.0], -200, 16), ([-400.0], -200, 32), ([-200.0], -200, 64), ([50.0], -200, 64),
     ([-1.0], 0, 8), ([0.0], 0, 64), ([1.0], 0, 64)])
 def test_by_hand(returns: list[float | None], target: float, expected: int) -> None:
-    """Default bounds 8 to 64; a target below 0 turns the ratio over."""
+    """Default bounds 8 to 64; a target below 0 inverts the ratio."""
     assert actors(returns, target) == expected
 
 

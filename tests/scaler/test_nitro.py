@@ -30,12 +30,12 @@ def view(round_index: int, ratio: float | None) -> RoundView:
 
 
 def through_json(state: State) -> State:
-    """As a checkpoint keeps it."""
+    """Converts through JSON, as a checkpoint does."""
     return State(state.arrays, json.loads(json.dumps(state.values)))
 
 
 def exact_score(history: list[float | None], window_rounds: int, decay_factor: float) -> Fraction:
-    """S_k of the last round of ``history`` (R_1 … R_k, None where null), by §5.3 and the issue's rules."""
+    """Returns S_k of the last round of ``history`` (R_1 … R_k, None for no ratio), by §5.3 and the issue's rules."""
     decay = Fraction(decay_factor) ** len(history)
     latest = history[-1]
     if latest is None:
@@ -101,7 +101,7 @@ def test_a_window_of_one_is_always_flat() -> None:
 
 
 def test_null_scores_the_decay_alone_and_does_not_enter_the_window() -> None:
-    """Were null a number in the window, or did it push one out, the round after it would score otherwise."""
+    """If a missing ratio counted in the window, or pushed another one out, the next round would score differently."""
     without, with_nulls = nitro(window_rounds=3, decay_factor=1.0), nitro(window_rounds=3, decay_factor=1.0)
     for round_index, ratio in enumerate((1.0, 4.0), start=1):
         without.decide(view(round_index, ratio))
@@ -120,14 +120,14 @@ def test_the_window_forgets_the_oldest_of_n_plus_one() -> None:
 
 
 def test_the_present_ratio_is_in_its_own_window() -> None:
-    """A new lowest scores exactly 1·d^k and a new highest exactly 0, never outside [0, 1]."""
+    """A new lowest ratio scores exactly 1·d^k and a new highest exactly 0, never outside [0, 1]."""
     scaler = nitro(decay_factor=1.0)
     scores = [scaler.decide(view(k, r)).boosting_score for k, r in ((1, 2.0), (2, 1.0), (3, 5.0), (4, 0.5), (5, 6.0))]
     assert scores == [1.0, 1.0, 0.0, 1.0, 0.0]
 
 
 def test_the_lowest_ratio_gets_the_most_actors() -> None:
-    """The sign: low R is a flat surface, and a flat surface is boosted (§5.2)."""
+    """The sign: a low R is a flat surface, and flat surfaces are boosted (§5.2)."""
     scaler = nitro(decay_factor=1.0)
     scaler.decide(view(1, 1.0))
     scaler.decide(view(2, 3.0))
@@ -141,7 +141,7 @@ def test_the_lowest_ratio_gets_the_most_actors() -> None:
 
 @pytest.mark.parametrize(("actors_max", "expected"), [(5, 3), (7, 4), (6, 3), (1, 1)])
 def test_halves_round_up(actors_max: int, expected: int) -> None:
-    """⌊I_max·S + ½⌋, not Python's rounding to even: 2.5 is 3."""
+    """⌊I_max·S + ½⌋, not Python's rounding to even: 2.5 becomes 3."""
     scaler = nitro(actors_min=1, actors_max=actors_max, decay_factor=0.5)
     assert scaler.decide(view(1, None)).actor_count == expected
 

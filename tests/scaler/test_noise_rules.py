@@ -28,7 +28,7 @@ def test_kungfu_follows_the_growth_of_the_noise_scale_upwards() -> None:
         expected.append(min(math.floor(8 * growth + 0.5), 64))
     found = []
     for round_index, scale in enumerate(early + scales, start=1):
-        assert scaler.first_wave(round_index) == (found or [8])[-1], "what it had is due at once"
+        assert scaler.first_wave(round_index) == (found or [8])[-1], "its actors are due at once"
         found.append(scaler.decide(RoundView(round_index, signals={"noise_scale": scale})).actor_count)
     assert found[:len(early)] == [8] * len(early), "it is mostly noise yet"
     assert found[len(early):] == expected == [8, 8, 8, 8, 12, 12, 12, 20, 20, 20, 64, 64]
@@ -40,7 +40,7 @@ ROUND = {"round_cost_usd": 10.0, "actors_cost_usd": 4.0, "learner_cost_usd": 3.0
 
 
 def test_dollars_of_a_round_and_of_a_step() -> None:
-    """A quarter of what stands is for the update; by the clock half of it; where actors are free, all but a tenth."""
+    """A quarter of the fixed cost is for the update; by the clock half of it; if actors are free, all but a tenth."""
     assert dollars([row(**ROUND)] * 3, is_by_the_clock=False) == pytest.approx((5.0, 5.0 / 2048))
     assert dollars([row(**ROUND)], is_by_the_clock=True) == pytest.approx((4.0, 6.0 / 2048))
     on_learner = ROUND | {"actors_cost_usd": 0.0, "provisioned_cost_usd": 0.0, "round_cost_usd": 4.0}
@@ -63,11 +63,11 @@ def test_no_other_batch_is_cheaper(scale: float, stays: float, step: float) -> N
 def test_it_asks_for_the_actors_that_sample_the_cheapest_batch() -> None:
     """B* = √(B_noise · 5 / (5 / 2048)) = √(2048 · B_noise), and an actor samples 256."""
     scaler, one = NoiseScaleSettings().make(), row(**ROUND)
-    assert scaler.decide(view(5000.0)).actor_count == 8, "nothing is known of dollars"
+    assert scaler.decide(view(5000.0)).actor_count == 8, "dollars are unknown"
     found = [scaler.decide(view(scale, one, one)).actor_count for scale in (0.0, 2048.0, 8192.0, 20000.0, 1e9)]
     assert found == [8, 8, 16, math.floor(math.sqrt(2048 * 20000) / 256 + 0.5), 64]
     assert all(low <= high for low, high in itertools.pairwise(found))
     for unknown in (None, math.nan, math.inf):
-        assert scaler.decide(view(unknown, one)).actor_count == 11, "as many as the round before"
+        assert scaler.decide(view(unknown, one)).actor_count == 11, "unchanged from the previous round"
     by_the_clock = scaler.decide(view(20000.0, one, is_by_the_clock=True)).actor_count
     assert by_the_clock == math.floor(math.sqrt(20000 * 4 * 2048 / 6) / 256 + 0.5)

@@ -1,4 +1,4 @@
-"""Scalers whose counts depend on the round's number alone, each against its rule written out."""
+"""Scalers whose counts depend only on the round's number, each against its rule written out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stacks.plan import Plan
 
 
 def counts(settings: ScalerSettings, rounds: int) -> list[int]:
-    """What it decides for each round; all of a round's actors are due at once."""
+    """Returns its decision for each round; all of a round's actors are due at once."""
     scaler = settings.make()
     found = [scaler.decide(RoundView(k)).actor_count for k in range(1, rounds + 1)]
     assert found == [scaler.first_wave(k) for k in range(1, rounds + 1)]

@@ -26,7 +26,7 @@ from tests.environments import Masked
 
 MASKED = "tests.environments:make_masked"
 FIRST = 3
-"""The environment's actions begin there."""
+"""The number of the first action."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_evaluations_keep_to_the_mask() -> None:
 
 
 def test_masks_of_the_observation_come_with_it() -> None:
-    """What a loaded policy is given is what the environment gives."""
+    """A loaded policy receives the environment's own masks."""
     assert isinstance(Masked(is_observed=True).reset(seed=1)[0], dict)
     environment = make_environment(MASKED, options={"kwargs": {"is_observed": True}})
     observation, _ = environment.gymnasium_environment.reset(seed=1)

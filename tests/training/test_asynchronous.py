@@ -1,4 +1,4 @@
-"""Asynchronous rounds, on a fleet whose actors take their time on a clock of its own."""
+"""Asynchronous rounds, on a fleet with its own clock, on which actors take their time."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it runs any more."""
+    """The process is gone: none of it still runs."""
 
 
 class Disk:
-    """What outlives a process: its directory, or a bucket, which gets a ledger only where that promises more."""
+    """Survives a process: its directory, or a bucket, which receives a ledger only if that covers more."""
 
     def __init__(self, *, is_bucket: bool = False) -> None:
         self.is_bucket, self.most_usd = is_bucket, 0.0
@@ -104,7 +104,7 @@ DEFAULT_PATIENCE = Patience()
 
 
 class Rig:
-    """One process' loop; checks what must hold at any time while it runs."""
+    """One process's loop; checks invariants while it runs."""
 
     def __init__(self, tmp_path: Path, script: Script | None = None, *, disk: Disk | None = None, replays_max: int = 0,
                  update_s: float = 0.25, concurrency: int = 10**9, returns: tuple[float, ...] = (0.0,),
@@ -144,7 +144,9 @@ class Rig:
         return [event for event in self._told if event["event"] == kind]
 
     def resume(self) -> None:
-        """As train does after a kill: what the checkpoint or the ledger promises, whichever is more, is spent."""
+        """Resumes as train does after a kill: the amount in the checkpoint or the ledger, whichever is larger, is
+        spent.
+        """
         if self.disk.checkpoint is not None:
             self.loop.restore(copy.deepcopy(self.disk.checkpoint))
         known, promised_usd = self.meter.get_state(), self.meter.spent_usd + self.meter.reserved_usd
@@ -158,7 +160,7 @@ class Rig:
         return [row[name] for row in self.disk.rows]
 
     def trained_ids(self) -> list[str]:
-        """Of this process' invocations, those whose trajectories were trained on, in that order."""
+        """Returns this process's invocations whose trajectories were trained on, in that order."""
         for one, data in self.fleet.accepted.items():
             if one not in self._digests:
                 with suppress(WireError):
@@ -189,7 +191,7 @@ class Rig:
         self.is_shielded = was_shielded
 
     def _before_replay(self) -> None:
-        assert not self.fleet.has_ended, "what has arrived comes first"
+        assert not self.fleet.has_ended, "arrived trajectories come first"
 
     def save_ledger(self) -> None:
         self.ledgers.append(self.clock())
@@ -204,14 +206,14 @@ class Rig:
         assert self.is_shielded
         taken_in = {one for one in self.fleet.returned if one not in self.sampler.in_flight}
         accepted = (taken_in & self.fleet.accepted.keys()) - self.unusable
-        assert accepted <= set(self.trained_ids()), "all that was taken in is trained on before the row is written"
+        assert accepted <= set(self.trained_ids()), "all accepted trajectories are trained on before the row is written"
         self.disk.rows = [old for old in self.disk.rows if old["round_index"] < row["round_index"]]
         self.disk.rows.append(row)
         self.disk.checkpoint = copy.deepcopy(checkpoint)
 
     @property
     def unusable(self) -> set[str]:
-        """Accepted, but not what was asked for."""
+        """Returns actors whose trajectories were accepted but not as requested."""
         return {failed["invocation_id"] for failed in self.events("actor_failed")
                 if failed["invocation_id"] in self.fleet.accepted}
 
@@ -263,7 +265,7 @@ def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
 
 @pytest.mark.parametrize("takes_s", [[1.0], [1.0, 1.5, 4.0], [0.25, 9.0]])
 def test_a_round_has_a_fragment_for_each_of_its_actors(tmp_path: Path, takes_s: list[float]):
-    """Whatever is in flight from the round before: it counts for the round in which it is taken in."""
+    """Actors in flight from the round before count for the round that receives them."""
     counts = [8, 32, 8, 3, 32]
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
               scaler={"kind": "schedule", "schedule": list(enumerate(counts, start=1))},
@@ -277,7 +279,7 @@ def test_a_round_has_a_fragment_for_each_of_its_actors(tmp_path: Path, takes_s: 
 
 @pytest.mark.parametrize("takes_s", [[1.0], [1.0, 1.5, 4.0], [0.25, 9.0]])
 def test_a_boosted_round_leaves_no_more_in_flight_than_are_due_in_the_next_one(tmp_path: Path, takes_s: list[float]):
-    """What it leaves is trained on by the rounds that follow."""
+    """The following rounds train on the remaining trajectories."""
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
               scaler={"kind": "schedule", "schedule": [[1, 8], [2, 32], [3, 8]]},
               algorithm={"round_steps": None, "staleness_max": 1000}, stop={"max_rounds": 3}, actor={"timeout_s": 200})
@@ -291,14 +293,14 @@ def test_a_boosted_round_leaves_no_more_in_flight_than_are_due_in_the_next_one(t
 
 @pytest.mark.parametrize("replays_max", [0, 2])
 def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Path, replays_max: int):
-    """A measurement may outlast those that are due anyway: the learner waits for it."""
+    """A measurement may outlast the trajectories that are due; the learner waits for it."""
     ratios = iter([3.0, 1.0, 3.0])
     rig = Rig(tmp_path, scaler=nitro(actors_max=12), algorithm={"round_steps": None, "staleness_max": 99},
               stop={"max_rounds": 4}, replays_max=replays_max)
     trained_on: list[int] = []
 
     def measure(problem: FakeProblem):
-        """Ends only when the learner has trained on all that is due anyway."""
+        """Ends only when the learner has trained on all trajectories that are due."""
         due = len(rig.learner.trained) + 2
         for _ in range(1000):
             if len(rig.learner.trained) >= due:
@@ -344,7 +346,7 @@ def test_less_than_a_minibatch_is_trained_on_where_nothing_more_comes(tmp_path: 
 
 
 def test_a_row_tells_how_stale_its_trajectories_were(tmp_path: Path):
-    # One is slow: three updates are made before it comes.
+    # One actor is slow: three updates are made before it arrives.
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s={0: 3.5, 1: 1.0, 2: 2.0, 3: 3.0}.get(nth, 100.0)),
               update_s=0.0, stop={"max_rounds": 1}, algorithm={"round_steps": 4 * STEPS}, actor={"timeout_s": 200})
     rig.loop.run()
@@ -365,7 +367,7 @@ def test_it_replays_only_when_nothing_has_arrived(tmp_path: Path):
     assert rig.loop.run() == "max_rounds"
     assert sum(rig.column("updates")) > len(rig.learner.batches)
     assert max(rig.column("replayed_fraction")) > 0.0
-    # Four actors of a second each, updates of a quarter: one update and two replays a second.
+    # Four actors of one second each, updates of a quarter second: one update and two replays per second.
     assert rig.disk.rows[1]["replayed_fraction"] == pytest.approx(2 / 3, abs=0.1)
     assert all(steps == STEPS * returned for steps, returned in zip(
         rig.column("env_steps"), rig.column("actors_returned"), strict=True)), "replays do not count"
@@ -404,7 +406,7 @@ def test_an_actor_that_would_fall_too_far_behind_is_given_up(tmp_path: Path):
 
 @pytest.mark.parametrize("lingers_s", [0.0, 30.0])
 def test_what_is_accepted_before_its_actor_is_given_up_is_trained_on_in_time(tmp_path: Path, lingers_s: float):
-    """It has handed its trajectory in, but has not ended."""
+    """It has submitted its trajectory, but has not ended."""
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=0.5, lingers_s=500.0) if nth == 0 else SLOW,
               algorithm={"staleness_max": 2}, update_s=0.0, actor={"timeout_s": 10 if lingers_s else 600})
     rig.loop.run()
@@ -439,7 +441,7 @@ def test_versions_that_nobody_can_ask_for_are_forgotten(tmp_path: Path):
 
 
 def test_queued_actors_find_their_weights(tmp_path: Path):
-    """One process for four slots: what waits in the queue fetches old weights much later."""
+    """One process for four slots: queued actors fetch old weights much later."""
     rig = Rig(tmp_path, concurrency=1, update_s=0.0, algorithm={"staleness_max": 4}, stop={"max_rounds": 6})
     assert rig.loop.run() == "max_rounds"
     assert_settled(rig)
@@ -607,7 +609,7 @@ def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled(tmp_path: Path)
 
 
 def test_every_round_puts_its_standing_part_into_the_ledger(tmp_path: Path):
-    """A deployed learner tells by it until when what stands is covered."""
+    """A deployed learner uses it to report until when its standing costs are covered."""
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=30.0), stop={"max_rounds": 8})
     saved: list[tuple[int, bool]] = []
     real = rig.save_ledger
@@ -657,9 +659,9 @@ def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_
     assert rig.loop.run() == "budget"
     assert len(rig.disk.rows) > 3
     assert len(rig.events("budget_exhausted")) == 1
-    assert set(rig.fleet.accepted) == set(rig.trained_ids()), "nothing that came is lost"
+    assert set(rig.fleet.accepted) == set(rig.trained_ids()), "no arrived trajectory is lost"
     assert not rig.events("actors_abandoned")
-    # What is left would not have held another round.
+    # The rest would not have paid for another round.
     assert rig.experiment.budget.usd - rig.meter.spent_usd < worst_case_usd(smallest, scaler=scaler)
     assert rig.meter.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-3)
     assert_settled(rig)
@@ -669,7 +671,7 @@ def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_
 @given(seed=st.integers(0, 2**32), is_deployed=st.booleans())
 def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
         tmp_path_factory: pytest.TempPathFactory, seed: int, is_deployed: bool):
-    """Whatever is checked at each start and each write of the ledger is checked here, too."""
+    """Here, too, every start and every write of the ledger is checked."""
     def script(event: Mapping[str, Any], nth: int) -> Play:
         return replace(OK, takes_s=random.Random(f"{seed} {nth}").uniform(0.5, 1.5))
 
@@ -685,7 +687,7 @@ def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
 
 
 def test_the_last_round_waits_for_those_in_flight(tmp_path: Path):
-    """The smallest round is four: as soon as one slot cannot be filled, no other is, and all in flight are awaited."""
+    """The smallest round is four. Once one slot cannot be filled, no other slot is, and all in flight are awaited."""
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 4 / 4),
               budget={"usd": 1.6 * worst_case_usd(4)}, stop={"max_rounds": 10**6}, scaler={"actors_min": 4},
               algorithm={"round_steps": STEPS})
@@ -714,7 +716,7 @@ def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_
     assert rig.disk.rows == []
     assert rig.events("reservation_exceeded")
     assert rig.meter.reserved_usd == 0.0
-    # Modelled seconds end with their limits.
+    # Modelled seconds end at their limits.
     assert 120 * 0.08925 / 3600 < rig.meter.spent_usd < 500 * 0.08925 / 3600
 
 
@@ -728,7 +730,7 @@ def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):
     assert_settled(rig)
 
 
-# The detector beside the learner
+# The detector next to the learner
 
 
 def nitro(**more: Any) -> dict[str, Any]:
@@ -736,7 +738,7 @@ def nitro(**more: Any) -> dict[str, Any]:
 
 
 class GatedDetector(FakeDetector):
-    """Measures until it is let go."""
+    """Measures until its gate opens."""
 
     def __init__(self, clock: ManualClock, *, measure_s: float = 0.0) -> None:
         super().__init__(clock, measure_s=measure_s, ratio=lambda version, samples: 1.0)
@@ -763,7 +765,7 @@ def join_detector() -> None:
 
 
 def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
-    """Its gate opens when a wait of the fleet ends so long after the run's begin."""
+    """Returns a detector whose gate opens when a wait of the fleet ends this long after the run's start."""
     detector = rig.detector
     started_s, real = rig.clock(), rig.fleet.wait
 
@@ -783,7 +785,7 @@ def test_a_round_goes_on_with_what_is_due_anyway_until_the_score_is_there(tmp_pa
               stop={"max_rounds": 2})
     gated(rig, opens_after_s=0.0)
     rig.loop.run()
-    # Without samples the first round is boosted at once; the second one when its measurement is done.
+    # Without samples, the first round is boosted at once; the second, when its measurement is done.
     assert rig.column("convexity_ratio") == [None, 1.0]
     assert rig.column("actor_count") == [6, 6]
     assert rig.column("boosting_score") == [1.0, 1.0]
@@ -800,7 +802,7 @@ def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_do
     scores = rig.column("boosting_score")
     assert scores[0] == 1.0
     assert scores[1] is None
-    assert rig.column("actor_count_wanted")[:2] == [6, 2], "until it is known, what is due anyway"
+    assert rig.column("actor_count_wanted")[:2] == [6, 2], "until the decision, only the trajectories that are due"
     assert 1.0 in scores[2:]
     assert_settled(rig)
 
@@ -834,10 +836,10 @@ def test_samples_are_the_rounds_newest(tmp_path: Path):
     rig.loop.run()
     (samples,) = kept
     last = np.concatenate([batch.rewards.reshape(-1) for batch in rig.learner.batches[-2:]])
-    assert np.array_equal(samples.advantages, last.astype(np.float32)), "as few updates as hold subset_size samples"
+    assert np.array_equal(samples.advantages, last.astype(np.float32)), "the fewest updates with subset_size samples"
 
 
-# Ends that are not planned
+# Unplanned ends
 
 
 @pytest.mark.parametrize("where", ["learner", "fleet", "detector problem", "save"])
@@ -872,7 +874,7 @@ def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
 def test_a_deployed_actor_has_all_its_time_though_limits_are_tight(
     tmp_path: Path, is_deployed: bool, timeout_s: float
 ) -> None:
-    """Tight limits bound a modelled bill; nobody can tell AWS Lambda to end an actor earlier."""
+    """Tight limits bound a modelled bill. AWS Lambda cannot be told to end an actor earlier."""
     rig = Rig(tmp_path, is_deployed=is_deployed, actor={"timeout_s": 60})
     limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
     assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == timeout_s
@@ -910,11 +912,11 @@ def test_training_that_diverges_is_an_error_in_words(tmp_path: Path):
     assert_settled(rig)
 
 
-# Whatever happens
+# Random events
 
 
 def anything(stream: random.Random) -> Script:
-    """Actors that do all that actors can do."""
+    """Actors that do everything that actors can do."""
     takes_s = [0.01, 0.25, 1.0, 1.0, 1.0, 2.0, 7.0]
 
     def script(event: Mapping[str, Any], nth: int) -> Play:
@@ -947,7 +949,7 @@ def anything(stream: random.Random) -> Script:
 def test_nothing_is_lost_and_nothing_trained_on_twice(
         tmp_path_factory: pytest.TempPathFactory, seed, staleness_max, replays_max, actors, round_fragments,
         minibatch, concurrency, usd, kind, update_s, is_bucket, max_steps, ends):
-    """Kills and interrupts, each followed by a resumption; `Rig` checks promises, staleness and completeness."""
+    """Kills and interrupts, each followed by a resumption. `Rig` checks reservations, staleness and completeness."""
     stream, disk = random.Random(seed), Disk(is_bucket=is_bucket)
     killed_usd = 0.0
     tmp_path = tmp_path_factory.mktemp("run")
@@ -991,7 +993,7 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
 
 
 def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
-    """Raises after so many calls of the parts that a run waits for; a killed process does nothing afterwards."""
+    """Raises after this many calls of the parts that a run waits for. A killed process does nothing afterwards."""
     if calls is None:
         return
     left = calls

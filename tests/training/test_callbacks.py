@@ -1,4 +1,4 @@
-"""Callbacks: what they are told and when, what they may do to a run, and what becomes of one that raises."""
+"""Callbacks: the calls that they receive and when, their effects on a run, and the handling of one that raises."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_one_that_raises_the_difficulty_goes_on_after_kill_9_as_if_nothing_had_b
     for folder in (whole, killed):
         folder.mkdir()
     changes = {"stop": {"max_rounds": 6}}
-    # The same arguments in both: they are part of what a run is.
+    # The same arguments in both, since they are part of a run's identity.
     longer = {"tests.callbacks.Longer": {"kill_in": 4, "flag": "flag"}}
     (whole / "flag").touch()
     assert run_command("train", str(written(whole, longer, **changes)), "--out", "run", cwd=whole).returncode == 0
@@ -86,7 +86,7 @@ def test_one_that_raises_the_difficulty_goes_on_after_kill_9_as_if_nothing_had_b
 
     path = str(written(killed, longer, **changes))
     assert run_command("train", path, "--out", "run", cwd=killed).returncode == -9
-    assert len(rounds(killed / "run")) == 4, "the round is on disk before anybody is told of it"
+    assert len(rounds(killed / "run")) == 4, "the round is on disk before callbacks run"
     assert run_command("train", path, "--out", "run", "--resume", cwd=killed).returncode == 0
     assert history(killed / "run") == history(whole / "run")
 
@@ -114,7 +114,7 @@ def test_one_that_raises_is_named_and_loses_no_finished_round(tmp_path: Path, wh
     assert "mend the callback first" in finished.stdout
     assert len(rounds(out)) == len(list((out / "checkpoints").glob("*.json"))) == saved
     assert train(path, out, "--resume").returncode == 1
-    assert len(rounds(out)) == saved, "it is told of the same round again"
+    assert len(rounds(out)) == saved, "it receives the same round again"
 
 
 def test_one_that_raises_at_the_end_or_while_it_is_resumed_is_named_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which steps of its environment's episodes a run trains on, from the first to the last."""
+"""The steps of its environment's episodes that a run trains on, from first to last."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ evaluation: {{every_rounds: 0}}
 
 
 def steps_seen(out: Path) -> np.ndarray:
-    """How often each step of an episode was trained on: the sum of its one-hot observations."""
+    """Returns how often each step of an episode was trained on: the sum of its one-hot observations."""
     checkpoint = load_newest_checkpoint(out / "checkpoints", lambda stem, reason: None)
     count = checkpoint.values["learner"]["moments_count"]
     return np.rint(checkpoint.arrays["learner.moments.mean"] * count).astype(int)

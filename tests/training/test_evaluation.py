@@ -1,4 +1,4 @@
-"""Evaluations see what actors see, and the trained policy comes out of its file as it went in."""
+"""Evaluations see what actors see, and the trained policy is read from its file unchanged."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_episodes_are_whole_and_the_same_each_time(name: str, length: int) -> No
 
 
 def test_the_best_action_is_taken_on_stacked_frames() -> None:
-    """Of a game the return is that of an actor whose policy is as good as deterministic."""
+    """A game's return equals that of an actor with a practically deterministic policy."""
     game = gymnasium.wrappers.TimeLimit(make_environment("QbertNoFrameskip-v4").gymnasium_environment, 60)
     environment = ActorEnvironment(game, "short", "atari")
     fields = policy_arrays(spaces=environment.spaces, network="conv", gain=1000.0, hidden=32)
-    # Its logits are those by which a picture differs from an episode's first: so it does not always act the same.
+    # Its logits are a picture's differences from the episode's first one, so actions vary.
     fields["layer.3.bias"] = fields["layer.3.bias"] - Policy(fields).outputs(np.tile(game.reset(seed=1)[0], (3, 1, 1)))
     weights = wire.encode(wire.Kind.WEIGHTS, fields)
     evaluated = Evaluator(environment, 1, seed=4)(weights)
@@ -78,7 +78,7 @@ def test_sampled_actions_follow_from_the_seed_and_are_not_the_best_ones() -> Non
     assert sampled[0] != Evaluator(environment, 4, seed=4)(weights)
     certain = weights_for(environment, gain=1e6)
     assert (Evaluator(environment, 4, seed=4, is_stochastic=True)(certain)
-            == Evaluator(environment, 4, seed=4)(certain)), "of the same start states"
+            == Evaluator(environment, 4, seed=4)(certain)), "from the same start states"
 
 
 def test_a_policy_of_other_spaces_is_no_fault_of_the_environment() -> None:
@@ -92,7 +92,7 @@ def test_an_environment_that_raises_is_named() -> None:
 
 
 class Blinded(Counter):
-    """Observes nothing any more after five steps."""
+    """Observes nothing after five steps."""
 
     def _observation(self) -> np.ndarray:
         return super()._observation() * (np.nan if self.count == 5 else 1.0)
@@ -166,11 +166,11 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         load_policy(path)
 
 
-# What an actor may cost
+# Limits on an actor's cost
 
 
 def make_noise() -> gymnasium.Env:
-    """Pictures that cannot be deflated, and episodes that end with each step."""
+    """Pictures that cannot be deflated, and episodes that end at each step."""
     return gymnasium.wrappers.TimeLimit(Pictures((40, 40, 3), episode_steps=10**9), 1)
 
 

@@ -1,4 +1,4 @@
-"""Policies are evaluated by another process as they are here, and its troubles have names."""
+"""A separate process evaluates policies as this one does, and its failures have names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Hanging(Counter):
 
 
 class Scribbling(Counter):
-    """Writes a message to every socket that it finds, and goes on."""
+    """Writes a message to every socket that it finds, and continues."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Leaving(StatefulCounter):
 
 
 class Killed(Counter):
-    """Its process is killed, so many times in all as a file has letters to take away."""
+    """Its process is killed once per letter in a file, from which each kill removes one."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

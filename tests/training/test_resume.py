@@ -1,4 +1,4 @@
-"""What a run goes on from."""
+"""The records from which a run continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.training.test_synchronous import Rig
 
 
 def continue_after(kept: Mapping[str, Any], digests: Mapping[str, str], tmp_path: Path) -> int:
-    """Goes on after a run whose checkpoint has ``kept`` beside the loop's values; returns the rounds that it has."""
+    """Continues a run whose checkpoint has ``kept`` next to the loop's values; returns its number of rounds."""
     rig, again = (Rig(tmp_path / name) for name in ("before", "again"))
     rig.run()
     newest = rig.checkpoints[-1]
@@ -69,7 +69,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -> str:
-    """Resumes a run of one experiment with another; returns the refusal, or "" if it may go on."""
+    """Resumes a run of one experiment with another; returns the refusal, or "" if it may continue."""
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
     with closing(RunDirectory(tmp_path / "run")) as directory:
         directory.config_path.write_text(experiment_from_tree(before, source="x").resolved().to_yaml())

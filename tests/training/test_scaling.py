@@ -1,4 +1,4 @@
-"""A scaler is asked within its bounds, and what one of the user's own raises is told in a line."""
+"""A scaler is asked within its bounds, and an exception of a custom one is reported in a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.training.pacings import Scaling
 
 
 class Own:
-    """A scaler that shares twelve actors out, and promises from two to four."""
+    """A scaler that distributes twelve actors, and promises two to four."""
 
     actors_min, actors_max, signals = 2, 4, ()
 

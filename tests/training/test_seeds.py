@@ -1,4 +1,4 @@
-"""Several seeds: what is said of them together, and what each may spend."""
+"""Several seeds: their common summary, and each one's allowance."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_what_an_earlier_run_did_not_use_goes_to_the_later_ones() -> None:
 
 
 def test_a_run_that_was_killed_keeps_its_share() -> None:
-    """What the run itself has spent is part of its share, wherever it stopped."""
+    """The run's own spending is part of its share, wherever it stopped."""
     assert fair_share_usd(3.0, finished_usd=1.0, others_usd=1.0, unfinished=2) == 1.0
-    assert fair_share_usd(3.0, finished_usd=1.0, others_usd=2.5, unfinished=2) == 0.5, "others went further already"
+    assert fair_share_usd(3.0, finished_usd=1.0, others_usd=2.5, unfinished=2) == 0.5, "others have already spent more"
     assert fair_share_usd(3.0, finished_usd=4.0, others_usd=4.0, unfinished=1) == 0.0, "the budget was lowered"
 
 
@@ -67,14 +67,14 @@ def test_the_table_names_every_seed_and_every_estimate() -> None:
         assert words in text
 
 
-# Directories that anybody may have altered
+# Directories that anyone may have altered
 
 EXPERIMENT = experiment_from_tree({"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}}, source="x").resolved()
 BACKEND = SimpleNamespace(cost_basis="modelled", prices=PRICES)
 
 
 def trained(out: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool) -> tuple[list[str], RunResult]:
-    """Trains two seeds without training; returns what is said, and the result."""
+    """Runs two seeds with a fake training; returns the printed lines and the result."""
     def train(experiment: Any, path: Path, **_: Any) -> RunResult:
         path.mkdir(exist_ok=True)
         summary = summarise([a_row(1, env_steps_total=512)], name="x", experiment=experiment, backend=BACKEND,

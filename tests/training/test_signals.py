@@ -1,4 +1,4 @@
-"""Signals end a run between its steps, never inside one, and once only."""
+"""Signals end a run between its steps, never inside one, and only once."""
 
 import contextlib
 import os

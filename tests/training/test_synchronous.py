@@ -61,7 +61,7 @@ DEFAULT_PATIENCE = Patience()
 
 
 class Rig:
-    """A round loop on fakes, and what it left behind."""
+    """A round loop on fakes, and its records."""
 
     def __init__(self, tmp_path: Path, script: Any = None, *, returns: Sequence[float] = (0.0,),
                  ratio: Callable[..., float | None] | None = None, metrics: Callable[[int], dict] | None = None,
@@ -104,7 +104,7 @@ class Rig:
         return [row[name] for row in self.rows]
 
     def started(self, round_index: int) -> list[Mapping[str, Any]]:
-        """Events of a round's actors, in the order of their slots, retries after what they replace."""
+        """Returns the events of a round's actors in slot order, with retries after the actors that they replace."""
         return sorted((i.event for i in self.fleet.started if i.event["round_index"] == round_index),
                       key=lambda event: event["slot"])
 
@@ -130,12 +130,12 @@ class Rig:
 
 
 def rising(version: int, samples: Any) -> float:
-    """Each policy's ratio is the largest so far: its score is 0, and its round the smallest."""
+    """Each policy's ratio is the largest so far, so its score is 0 and its round the smallest."""
     return float(version)
 
 
 def fails(*keys: tuple[int, int, int]) -> Callable[[Mapping[str, Any], int], Play]:
-    """Errors for these (round, slot, number of the try)."""
+    """Returns plays with errors for these (round, slot, number of the try)."""
     return lambda event, nth: ERROR if (event["round_index"], event["slot"], nth) in keys else OK
 
 
@@ -229,7 +229,7 @@ def test_the_last_round_shrinks_to_the_fragments_that_max_steps_has_room_for(tmp
 
 
 def test_a_boosted_round_shrinks_to_what_max_steps_has_room_for(tmp_path: Path):
-    """Its first wave fits, and only a part of its boost."""
+    """Its first wave fits, and only part of its boost."""
     rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, scaler={"decay_factor": 1.0},
               stop={"max_rounds": None, "max_steps": 40})
     assert rig.run() == "max_steps"
@@ -280,11 +280,12 @@ def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
 
 
 def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_last_round(tmp_path: Path):
-    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8; of 7 and 8, both in 8."""
+    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8; those after rounds 7 and 8 both in round 8.
+    """
     rig = Rig(tmp_path, returns=[3.0, 7.0, 7.0, 5.0], stop={"max_rounds": 8}, evaluation={"every_rounds": 2})
     rig.run()
     assert [best and (best.return_mean, best.round_index) for best in rig.bests] == [
-        None, None, (3.0, 2), (3.0, 2), (7.0, 4), (7.0, 4), (7.0, 4), (7.0, 4)], "of equal ones the first"
+        None, None, (3.0, 2), (3.0, 2), (7.0, 4), (7.0, 4), (7.0, 4), (7.0, 4)], "the first of equal ones"
     assert rig.bests[-1].weights == rig.evaluator.weights[1] != rig.policies[-1]
     both = Rig(tmp_path, returns=[9.0, 5.0], stop={"max_rounds": 2}, evaluation={"every_rounds": 1})
     both.run()
@@ -293,7 +294,7 @@ def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_
 
 
 def playing(returns: Sequence[float]) -> Callable[[Mapping[str, Any], int], Play]:
-    """Each actor ends one episode, by round with one of these returns."""
+    """Each actor ends one episode, whose return depends on the round."""
     return lambda event, nth: Play(submits=lambda event: trajectory(
         event, episode_returns=np.array([float(returns[event["round_index"] - 1])]), episode_lengths=np.array([3]),
         episode_first_versions=np.array([event["policy_version"]])))
@@ -401,7 +402,7 @@ def test_the_quorum_is_not_off_by_one_through_rounding(tmp_path: Path, actors: i
 
 
 def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
-    # Slot 1 of round 2 fails twice, which are all its tries of the first attempt at the round.
+    # Slot 1 of round 2 fails twice, which uses up its tries in the first attempt at the round.
     rig = Rig(tmp_path, fails((2, 1, 0), (2, 1, 1)), scaler={"kind": "fixed", "actors_fixed": 4},
               patience=Patience(quorum=1.0, attempts=2), stop={"max_rounds": 3})
     assert rig.run() == "max_rounds"
@@ -411,7 +412,7 @@ def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
     assert (rejected["round_index"], rejected["actor_count"], rejected["actors_returned"]) == (2, 4, 3)
     ids = [i.invocation_id for i in rig.fleet.started]
     assert len(ids) == len(set(ids)) == 4 + (4 + 1) + 4 + 4
-    # Both attempts are paid for, and in the row.
+    # Both attempts are billed, and in the row.
     assert rig.rows[1]["spent_usd"] - rig.rows[0]["spent_usd"] == pytest.approx(rig.rows[1]["round_cost_usd"], abs=1e-8)
     assert rig.rows[1]["actors_cost_usd"] > 2 * rig.rows[0]["actors_cost_usd"]
 
@@ -499,7 +500,7 @@ def test_the_fixed_scaler_never_calls_the_detector(tmp_path: Path):
 
 
 def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int, int]]]:
-    """Notes, by round and slot, which round's and slot's episode each actor continued."""
+    """Records, by round and slot, the origin of the episode that each actor continued."""
     seen: dict[int, dict[int, tuple[int, int]]] = {}
     script = rig.fleet.script
 
@@ -515,7 +516,7 @@ def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int
 
 
 def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: Path):
-    # Whoever continues what slot 1 of round 1 left open raises, in whatever round.
+    # Any actor that continues the open episode of slot 1 of round 1 raises, in any round.
     rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=2),
               stop={"max_rounds": 4})
     rig.fleet.script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
@@ -568,7 +569,7 @@ def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first(tmp_pa
 
 
 def test_an_episode_waits_until_the_trajectory_that_continues_it_is_accepted(tmp_path: Path):
-    # Slot 0 of round 2 fails for good: its episode is the oldest in round 3 still.
+    # Slot 0 of round 2 fails for good: its episode is still the oldest in round 3.
     rig = Rig(tmp_path, fails((2, 0, 0), (2, 0, 1), (2, 0, 2)), scaler={"kind": "fixed", "actors_fixed": 3},
               patience=Patience(quorum=0.6), stop={"max_rounds": 4})
     seen = follow_episodes(rig, rig.cache)
@@ -625,7 +626,9 @@ def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
                                     lambda event, nth: TIMEOUT if event["slot"] == 1 and nth == 0 else OK],
                          ids=["no failure", "errors", "time-outs"])
 def test_what_is_at_stake_is_on_disk_before_any_actor_starts(tmp_path: Path, script: Any):
-    """First wave, boost and replacements: whenever the run is killed, the ledger covers all that it may have spent."""
+    """First wave, boost and replacements: whenever the run is killed, the ledger covers everything that it may have
+    spent.
+    """
     rig = Rig(tmp_path, script, ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
     real = rig.fleet.start
 
@@ -686,14 +689,14 @@ def test_the_run_stops_when_the_budget_holds_no_further_round(tmp_path: Path):
     assert len(rig.events("budget_exhausted")) == 1
     assert all(spent + held <= usd for spent, held in rig.ledgers)
     assert rig.meter.budget.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-7)
-    # What is left would not have held the smallest round.
+    # The rest would not have paid for the smallest round.
     assert usd - rig.meter.budget.spent_usd < worst_case_usd(2, actor={"provisioned": 0, "timeout_s": 60})
 
 
 SHORT: dict[str, Any] = {
     "scaler": {"kind": "fixed", "actors_fixed": 4}, "actor": {"timeout_s": 2, "provisioned": 0},
     "fleet": {"round_deadline_s": 4}, "learner": {"update_timeout_s": 4}, "stop": {"max_rounds": 1000}}
-"""Limits with which a budget of twenty rounds holds one."""
+"""Returns limits with which a budget of twenty rounds holds one."""
 
 
 @settings(max_examples=25, deadline=None)
@@ -716,12 +719,12 @@ def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(tmp_path_factory: 
     again.loop.restore(rig.checkpoints[-1])
     assert again.loop.checkpoint().values["phases"] == rig.checkpoints[-1].values["phases"]
     assert again.run() == "budget"
-    assert again.rows == [], "what was learned of limits goes on"
+    assert again.rows == [], "learned limits are kept"
 
 
 @pytest.mark.parametrize("too_long_s", [3.5, 100.0])
 def test_a_round_that_hits_its_tightened_limit_is_lost_and_not_overspent(tmp_path: Path, too_long_s: float):
-    """The first is within what the experiment allows, the other is not."""
+    """The first is within the experiment's limit, and the other is not."""
     usd = 1.5 * worst_case_usd(4, **SHORT)
     rig = Rig(tmp_path, **SHORT, budget={"usd": usd})
     real, taken_s = rig.learner.update, []
@@ -819,11 +822,11 @@ def test_an_evaluation_costs_what_does_not_fit_into_the_wait_for_actors(tmp_path
     first, second, last = rig.rows
     assert (first["evaluate_s"], second["evaluate_s"], last["evaluate_s"]) == (None, 0.5, 1.0)
     assert second["modelled_evaluate_s"] == 0.0, "beside the actors"
-    assert last["modelled_evaluate_s"] == 0.5, "nothing is beside the last one"
+    assert last["modelled_evaluate_s"] == 0.5, "nothing runs next to the last one"
     assert second["round_s"] == pytest.approx(second["collect_s"] + second["learn_s"] + 0.5), "it was waited for here"
 
 
-# Ends that are not planned
+# Unplanned ends
 
 
 def assert_settled(rig: Rig) -> None:
@@ -841,7 +844,7 @@ def test_actors_that_keep_failing_end_the_run_with_the_root_error(tmp_path: Path
 
 
 def test_failures_are_counted_across_rounds(tmp_path: Path):
-    """A slot that fails in every round is not enough: others succeed between."""
+    """One slot that fails in every round is not enough, because others succeed in between."""
     rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 1 else OK, stop={"max_rounds": 10},
               scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(failures_max=3, attempts=1, quorum=0.5))
     assert rig.run() == "max_rounds"
@@ -934,7 +937,7 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: 
     rest.run()
     assert whole.bests[-1].return_mean == 2.0, "of round 3"
     assert rest.loop.best == whole.bests[-1]
-    assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios tell rounds apart"
+    assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios distinguish rounds"
     assert rest.rows == whole.rows[after:]
     assert [i.event for i in rest.fleet.started] == [
         i.event for i in whole.fleet.started if i.event["round_index"] > after]

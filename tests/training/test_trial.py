@@ -1,4 +1,4 @@
-"""What is tried and proven of an environment before a run, and what one that replays is billed and tells."""
+"""Trials and proofs of an environment before a run, and the bill and report of one that replays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMITED = f"{__name__}:make_long"
 
 
 def make_long() -> gymnasium.Env:
-    """An episode of fifty steps at most, which nobody can save."""
+    """An episode of at most fifty steps that cannot be saved."""
     return gymnasium.wrappers.TimeLimit(Counter(episode_steps=None), 50)
 
 
@@ -47,7 +47,7 @@ def make_normalized() -> gymnasium.Env:
 
 
 class Local(Counter):
-    """Shows the process that it is in."""
+    """Shows the process in which it runs."""
 
     def _observation(self) -> np.ndarray:
         return np.array([self.count, os.getpid()], np.float32)
@@ -58,7 +58,7 @@ def make_local() -> gymnasium.Env:
 
 
 class Remembering(Counter):
-    """Shows how many episodes it has begun."""
+    """Shows the number of episodes begun."""
 
     begun = 0
 
@@ -75,7 +75,7 @@ def make_remembering() -> gymnasium.Env:
 
 
 class Starting(Counter):
-    """Starts a program that inherits its output, and elsewhere a thread that does not end."""
+    """Starts a program that inherits its output; elsewhere, a thread that does not end."""
 
     def __init__(self, home: int, pids: str) -> None:
         super().__init__(episode_steps=None)
@@ -119,7 +119,7 @@ class Broken(Counter):
 
 
 class Stopping(Counter):
-    """Hangs, or ends its process, at one place."""
+    """Hangs, or ends its process, at a given place."""
 
     def __init__(self, marker: str, place: str, how: str) -> None:
         super().__init__(episode_steps=None)
@@ -172,7 +172,7 @@ def test_an_environment_that_raises_is_refused_with_what_it_said(error: str) -> 
 
 
 def tried(path: Path, **kwargs: object) -> None:
-    """Tries `Stopping`, which saves nothing, in a run's trial, without the run."""
+    """Tries `Stopping`, which saves nothing, as a run's trial does."""
     fitted(write(path / "one.yaml", f"{__name__}:Stopping", max_episode_steps=50, kwargs={
         "marker": str(path / "stopped"), **kwargs}))
 
@@ -187,7 +187,7 @@ def test_an_environment_that_never_returns_is_told_of_and_refused(
     marker, seen = tmp_path / "stopped", itertools.count(-1)
 
     class Clock:
-        """Stands still until it hangs, and once more; goes in steps of a hundred seconds from then on."""
+        """Advances by a hundred seconds per call once the environment hangs, from the second call on."""
 
         @staticmethod
         def monotonic() -> float:
@@ -210,7 +210,7 @@ def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(
 
 
 class Printing(Counter):
-    """Prints without end in its first step."""
+    """Prints endlessly in its first step."""
 
     def __init__(self, marker: str) -> None:
         super().__init__(episode_steps=None)
@@ -264,7 +264,7 @@ def test_what_an_environment_is_like_is_told_as_it_is() -> None:
 
 
 class Sharing(Counter):
-    """Draws from a generator of its whole process, which it seeds: alone it is deterministic."""
+    """Draws from a process-wide generator that it seeds: alone it is deterministic."""
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
@@ -280,18 +280,18 @@ def make_sharing() -> gymnasium.Env:
 
 
 def test_what_shares_something_within_a_process_is_not_played_in_lock_step(tmp_path: Path) -> None:
-    """Else its episodes would depend on how many are played at once."""
+    """Otherwise its episodes would depend on how many are played at once."""
     path = write(tmp_path / "sharing.yaml", f"{__name__}:make_sharing", vector=2)
     tried, experiment = preflight(load_experiment(path).resolved())
     assert (tried.replay, tried.problem, tried.remark) == ("reset", "", "")
     assert "one environment at a time, as two share something: the episode of seed" in tried.warnings["vector"]
     assert experiment.environment.vector == 1
     alone, experiment = preflight(load_experiment(path, ["environment.vector=1"]).resolved())
-    assert alone.warnings == {}, "what is never done is not tried"
+    assert alone.warnings == {}, "unused features are not tried"
 
 
 class Single(StatefulCounter):
-    """There can be one in a process."""
+    """Allows only one instance per process."""
 
     made: ClassVar[list[Single]] = []
 
@@ -338,7 +338,7 @@ def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
     assert evaluated.returncode == 0, evaluated.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) >= 6, "here, replayed here and elsewhere, two actors, two evaluations"
-    wait_for(lambda: not any(map(is_alive, pids)), "what the environments have started to end")
+    wait_for(lambda: not any(map(is_alive, pids)), "the environments' programs to end")
 
 
 @pytest.mark.parametrize(("environment_id", "told"), [
@@ -363,11 +363,11 @@ def test_what_cannot_be_saved_is_replayed_also_if_it_is_shorter_than_a_fragment(
     assert (environment.replay, environment.replay_steps_max) == replay
 
 
-# What is tried of every environment, also if it can save its state or its episodes are short
+# Trials of every environment, even if it can save its state or its episodes are short
 
 
 class Old(Counter):
-    """Of the time when Gym's `reset` took nothing."""
+    """From the time when Gym's `reset` took no arguments."""
 
     def reset(self):
         return super().reset()
@@ -378,12 +378,12 @@ def make_old() -> gymnasium.Env:
 
 
 def chance() -> float:
-    """From 0 to 1, from the system."""
+    """Draws from 0 to 1 with the system's generator."""
     return int.from_bytes(os.urandom(7), "little") / 2**56
 
 
 class Random(StatefulCounter):
-    """Rewards come from the system's randomness, or where its episodes start does."""
+    """The system's randomness determines its rewards, or the starts of its episodes."""
 
     def __init__(self, what: str) -> None:
         super().__init__(episode_steps=None)
@@ -401,7 +401,7 @@ class Random(StatefulCounter):
 
 
 class Large(StatefulCounter):
-    """Its state fits no message."""
+    """Its state exceeds a message."""
 
     def get_state(self):
         return super().get_state() | {"all": np.zeros(EPISODE_BYTES_MAX)}
@@ -439,7 +439,7 @@ def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_drop
     finished = train(short, tmp_path / "run", "--set", "stop.max_rounds=2")
     assert finished.returncode == 0, finished.stderr
     assert "\n! dropped: each fragment's last, unfinished episode, because " in finished.stdout
-    # Fifty of seventy steps are an episode's.
+    # Fifty of seventy steps belong to one episode.
     assert "\ndropped      4 episodes, 29% of the steps played\n" in finished.stdout
 
 
@@ -487,7 +487,7 @@ def test_junk_on_its_connection_is_refused_in_one_line(what: str) -> None:
 
 
 class Noisy(Counter):
-    """Prints forty mebibytes, in Python and from below, and how much of it lies in files."""
+    """Prints forty mebibytes, from Python and below it, and the part of it that is in files."""
 
     def reset(self, *, seed=None, options=None):
         print("x" * 20 * 2**20, flush=True)
@@ -515,7 +515,7 @@ def test_a_run_replays_the_same_whoever_continues_an_episode_and_whenever_it_is_
         assert finished.returncode == 0, finished.stderr
     one, two = (rounds(out) for out in runs.values())
     assert results_only(one) == results_only(two)
-    # Two episodes of fifty steps, twenty in each round; the third round ends them and leaves ten steps of the next.
+    # Two episodes of fifty steps, twenty per round. The third round ends them and leaves ten steps of the next ones.
     assert [row["replayed_steps"] for row in one] == [0, 40, 80, 20]
     assert [row["episodes_finished"] for row in one] == [0, 0, 2, 0]
     assert make_environment(LIMITED).episode_steps_max == 50

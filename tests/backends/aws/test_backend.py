@@ -1,4 +1,4 @@
-"""What a deployed learner's bill begins with."""
+"""The opening bill of a deployed learner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW_S = 1.8e9
 
 
 def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
-    """What the meter of a learner that starts at `NOW_S` has billed an hour later, by the same clock."""
+    """Returns what the meter of a learner that starts at `NOW_S` has billed an hour later, by the same clock."""
     tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1000.0}, "actor": {"provisioned": 2},
             "learner": {"instance_types": ["c7i.large"]}, "cache": {"kind": "node"}}
     fitted = experiment_from_tree(tree, source="test").resolved(is_deployed=True).fitted(VECTORS, preprocessing="none")
@@ -36,7 +36,7 @@ def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
 @pytest.mark.parametrize("ahead_s", [60.0, 3500.0, 1e12])
 @pytest.mark.parametrize("what", ["billed_since", "began_at_s", "learner_from_s", "cache_from_s", "provisioned_from_s"])
 def test_what_another_clock_says_of_later_is_billed_from_the_learners_start_on(what: str, ahead_s: float) -> None:
-    """A learner's clock may be behind, and an entry of the ledger damaged; what stands costs money all the same."""
+    """A learner's clock may be slow, or a ledger entry damaged. Existing resources still cost money."""
     told = Deployment.from_environment(WHOLE)
     assert told is not None
     deployment = replace(told, instance_type="c7i.large", billed_since=str(int(NOW_S)), tail_usd="0")

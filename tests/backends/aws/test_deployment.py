@@ -1,4 +1,4 @@
-"""What a deployed learner is told, and the names that a deployment may have."""
+"""The variables passed to a deployed learner, and the names that a deployment may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool on a deployment of its own: what it writes into the ledger, and what becomes of it when others do."""
+"""A pool on its own deployment: its ledger entries, and what happens when others write to the ledger."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TREE: dict[str, Any] = {
 
 
 class Functions:
-    """AWS Lambda, as far as a pool asks before it samples."""
+    """AWS Lambda, with the calls that a pool makes before it samples."""
 
     def get_function_concurrency(self, FunctionName: str) -> dict[str, int]:
         assert FunctionName == FUNCTION.removesuffix(":live")
@@ -67,10 +67,10 @@ class Functions:
 
 @dataclass
 class World:
-    """An account in which actors were deployed, and a clock.
+    """An account with deployed actors, and a clock.
 
     Attributes:
-        refusal: With which AWS answers whatever is asked; None = it does what it is asked.
+        refusal: The error that AWS answers every call with; None for normal answers.
         writes: How often the ledger was written.
     """
 
@@ -139,7 +139,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def reserve(supplies: Supplies, actors: int) -> None:
-    """A call's worst case, as a pool reserves it, in the ledger."""
+    """Reserves a call's worst case in the ledger, as a pool does."""
     assert supplies.meter.open_standing()
     assert supplies.meter.reserve([Work(ACTOR, slot) for slot in range(actors)]) == actors
     supplies.keeping.ledger_changed(b"")
@@ -175,7 +175,7 @@ def test_a_pool_that_is_opened_again_counts_what_the_one_before_had_promised(wor
     world.ledger.tick(world.now_s)
     second = world.open()
     assert second.keeping.spent_usd() == pytest.approx(promised_usd)
-    # What the ledger covers is not billed again; what stood since then is.
+    # Time that the ledger covers is not billed again. Time since then is.
     assert second.meter.catch_up() == pytest.approx(POOL_USD_PER_HOUR)
 
 
@@ -200,7 +200,7 @@ def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_
     supplies = world.open()
     world.ledger.order(RUN, stack=STACK, reason="its budget is used up", now_s=world.now_s)
     if is_gone:
-        # While this machine slept, say: the account is closed, and nobody may write for the run any more.
+        # This machine may have slept, for example: the account is closed, and the run accepts no more writes.
         world.ledger.close(RUN, stack=STACK, spent_usd=1.0, now_s=world.now_s)
     with pytest.raises(TeardownOrderedError, match=f"^the deployment of {RUN} is taken down: its budget is used"):
         reserve(supplies, 1)
@@ -234,7 +234,7 @@ def test_another_experiment_than_the_one_that_was_deployed_is_refused(
     with pytest.raises(ExperimentError) as refused:
         world.backend({**TREE, section: {**TREE.get(section, {}), key: value}})
     assert text in str(refused.value)
-    # What does not concern the function may differ.
+    # Settings that do not concern the function may differ.
     world.backend({**TREE, "actor": {**TREE["actor"], "fragment_steps": 16}, "seed": 7})
 
 
@@ -254,7 +254,7 @@ def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_w
     with pytest.raises(LedgerError) as told:
         supplies.keeping.ledger_changed(b"")
     assert "sign in and open the pool again" in str(told.value) and "\n" not in str(told.value)
-    # Closing it cannot be told either; the guard will miss it. That hides nothing of why it was closed.
+    # The pool cannot report closing it either, and the guard will notice. The reason for closing is still shown.
     supplies.keeping.on_end({})
     assert supplies.meter.reserve([Work(ACTOR, 2)]) == 1
     supplies.keeping.ledger_changed(b"")
@@ -267,7 +267,7 @@ def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_w
 
 @dataclass
 class Tokens:
-    """STS, which gives credentials for as long as whoever asks has some."""
+    """STS, which gives credentials while the caller has valid ones."""
 
     region_name: str | None = "us-east-1"
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -298,7 +298,7 @@ def test_a_session_is_renewed_before_it_ends_as_long_as_its_owner_may_assume_the
     tokens.lasts_s = 60.0
     assert key_of(session) == "A1"
     tokens.lasts_s = 3600.0
-    # One that would end in a minute is not used any more; one that lasts an hour is.
+    # Credentials that end within a minute are replaced; credentials that last an hour are reused.
     assert [key_of(session), key_of(session)] == ["A2", "A2"]
     assert tokens.asked[0] == {"RoleArn": "arn:aws:iam::1:role/Nitro-mine-PoolRole1", "RoleSessionName": "pool-7",
                                "DurationSeconds": 3600}

@@ -1,4 +1,4 @@
-"""What the dashboard is sent: all rounds' figures, seldom, and never at the run's expense."""
+"""The dashboard's metrics cover all rounds, are sent rarely, and never delay or fail the run."""
 
 from __future__ import annotations
 

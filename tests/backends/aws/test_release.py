@@ -1,4 +1,4 @@
-"""An ending learner takes away what costs money and is of no use without it."""
+"""A learner that ends removes resources that cost money and are useless without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "Nitro-small-learner"
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An account with an actor function, kept warm, and a group of one learner; gives the alias' ARN."""
+    """Creates an account with a prewarmed actor function and a group of one learner; returns the alias' ARN."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)

@@ -44,7 +44,7 @@ def shared_s3() -> Iterator[Any]:
 
 @pytest.fixture
 def s3(shared_s3: Any) -> Any:
-    """With an empty bucket in it."""
+    """Returns a client with an empty bucket."""
     empty(shared_s3)
     return shared_s3
 
@@ -54,20 +54,20 @@ class Crash(BaseException):
 
 
 class Wire:
-    """An S3 client in front of which, or behind which, something happens at one call."""
+    """An S3 client that runs a hook before or after one of its calls."""
 
     def __init__(self, client: Any, *, at: int = -1, before: Callable[[], None] = lambda: None,
                  after: Callable[[], None] = lambda: None, is_repeated: bool = False) -> None:
         """Args:
-        at: The number of the call, from 0.
-        before, after: What happens at that call.
-        is_repeated: Whether its first answer is lost there, so that it is sent again.
+            at: The call's number, from 0.
+            before, after: Hooks to run at that call.
+            is_repeated: Whether the call's first answer is lost, so that it is sent again.
         """
         self._client, self._at, self._before, self._after, self._is_repeated = client, at, before, after, is_repeated
         self.calls: list[str] = []
 
     def break_after(self, calls: int, *, is_done: bool) -> None:
-        """Breaks once so many more calls were answered: after the next one has been carried out, or before."""
+        """Breaks after this many more calls: once the next one has been carried out, or before it."""
         self._at = len(self.calls) + calls
         self._before, self._after = (lambda: None, answer_lost) if is_done else (answer_lost, lambda: None)
 
@@ -107,22 +107,22 @@ def refused(code: str, status: int = 412) -> Callable[[], None]:
 
 
 class Learner:
-    """A machine with a run's directory on it, which does what `runtime.training.run` does with it, without training."""
+    """A machine with a run's directory, which does what `runtime.training.run` does with it but does not train."""
 
     def __init__(self, client: Any, path: Path, *, interval_s: float = UPLOAD_INTERVAL_S) -> None:
         """Args:
-        interval_s: What passes between two rounds.
+            interval_s: Seconds between two rounds.
         """
         self.clock, self._interval_s = ManualClock(), interval_s
         path.mkdir(parents=True, exist_ok=True)
         self.directory = RunDirectory(path)
-        # Its lock alone, which has no part here.
+        # Only its lock, which plays no part here.
         self.directory.close()
         self.bucket = ResultsBucket(client, BUCKET, PREFIX, path, self.clock)
         self.meter = Meter(cost_model(EXPERIMENT, traffic_bytes_max=1000), Budget(1.0))
         self.round_index = 0
         self.used_usd = 0.0
-        """What is used, or may be, now."""
+        """Dollars spent, or reserved, so far."""
 
     def restore(self) -> bool:
         found = self.bucket.download()
@@ -179,7 +179,7 @@ class Learner:
         self.bucket.finish()
 
     def live(self) -> None:
-        """A whole life, from wherever the run is."""
+        """Runs from wherever the run is to its end."""
         self.restore()
         while self.round_index < ROUNDS:
             self.round()
@@ -202,7 +202,7 @@ def empty(s3: Any) -> None:
 
 
 def ledger_usd(s3: Any) -> float:
-    """What the ledger in the bucket promises."""
+    """Returns the dollars that the bucket's ledger covers."""
     data = objects(s3).get(f"{PREFIX}ledger.json")
     state = json.loads(data)["budget"] if data else {"spent": 0, "reserved": {}, "units_per_usd": 1}
     return (state["spent"] + sum(state["reserved"].values())) / state["units_per_usd"]
@@ -279,7 +279,7 @@ def test_a_learner_that_comes_after_the_run_was_put_aside_without_its_ledger_kee
     assert (second.round_index, second.meter.spent_usd > 0.0) == (ROUNDS, True)
 
 
-# When, and how much
+# When and how much
 
 
 def test_files_follow_at_most_every_interval_and_the_ledger_at_once(s3: Any, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_only_what_changed_is_sent(s3: Any, tmp_path: Path) -> None:
         wire.calls.clear()
         learner.round()
         counts.append({name: wire.calls.count(name) for name in sorted(set(wire.calls))})
-    # The ledger twice; rows, policy, best policy, two files of a checkpoint; the configuration once.
+    # The ledger twice, rows, policy, best policy and two checkpoint files; the configuration only once.
     assert counts == [{"head_object": 1, "put_object": 8}, {"head_object": 1, "put_object": 7},
                       *[{"delete_object": 2, "head_object": 1, "put_object": 7}] * 2]
     wire.calls.clear()
@@ -373,7 +373,7 @@ def test_wherever_the_machine_vanishes_the_next_one_goes_on(s3: Any, tmp_path: P
             continue
         second.live()
         assert second.directory.rounds_path.read_bytes() == rows
-        # Old checkpoints may be left of a run that needed no new one.
+        # Old checkpoints may remain if the run needed no new one.
         assert contents(tmp_path / f"second-{at}").keys() >= contents(tmp_path / "whole").keys()
     assert resumed == sorted(resumed)
     assert set(resumed) == set(range(ROUNDS + 1))
@@ -386,7 +386,7 @@ def test_a_machine_that_vanishes_while_it_downloads_is_no_loss(s3: Any, tmp_path
         Learner(Wire(s3, at=at, before=crash), tmp_path / "second").restore()
     third = Learner(s3, tmp_path / "third")
     third.bucket.download()
-    # But for the ledger, which the second one may have written.
+    # All but the ledger, which the second learner may have written.
     assert ledger_usd(s3) > 0.0
     assert {**contents(tmp_path / "third"), "ledger.json": b""} == {
         **contents(tmp_path / "first"), "ledger.json": b""}
@@ -432,7 +432,7 @@ def test_a_name_that_is_nearly_a_checkpoints_is_none(s3: Any, tmp_path: Path, na
 
 
 def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(s3: Any, tmp_path: Path) -> None:
-    """An error of the bucket starts the learner anew, a few times; any other would end the deployment."""
+    """A bucket error restarts the learner a few times. Any other error would end the deployment."""
     Learner(s3, tmp_path / "first").live()
     again = Learner(s3, tmp_path / "second")
     (tmp_path / "second" / "checkpoints").write_bytes(b"no folder")
@@ -441,7 +441,7 @@ def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(s3: Any, tmp
 
 
 def test_a_run_whose_summary_is_there_is_there_as_a_whole(s3: Any, tmp_path: Path) -> None:
-    """Whoever finds the summary takes the run for ended, and uploads nothing more."""
+    """A learner that finds the summary treats the run as ended and uploads nothing more."""
     wire = Wire(s3)
     Learner(wire, tmp_path / "first").live()
     before = objects(s3)
@@ -474,7 +474,7 @@ def test_the_newer_one_takes_the_run_over_though_the_older_one_writes_meanwhile(
     older = Learner(s3, tmp_path / "older")
     older.restore()
     older.round()
-    # Between the newer one's look at the ledger and its writing it.
+    # Between the newer learner's reading the ledger and writing it.
     newer = Learner(Wire(s3, at=1, before=older.round), tmp_path / "newer")
     newer.restore()
     assert (newer.round_index, newer.bucket.is_superseded) == (2, False)
@@ -513,7 +513,7 @@ def test_the_very_first_writers_race_has_one_winner(s3: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("at", range(4, 28))
 def test_a_learner_superseded_amid_an_upload_leaves_a_run_that_goes_on(s3: Any, tmp_path: Path, at: int) -> None:
-    """What it has under way gets through after another learner has looked at the ledger, or even written."""
+    """An upload in progress completes after another learner has read the ledger, or even written it."""
     newer, third = Learner(s3, tmp_path / "newer"), Learner(s3, tmp_path / "third")
 
     def take_over() -> None:
@@ -562,7 +562,7 @@ def test_a_superseded_learner_that_did_not_know_it_uploads_nothing_when_it_ends(
 
 
 def test_a_request_whose_answer_was_lost_is_sent_again_without_harm(s3: Any, tmp_path: Path) -> None:
-    """S3 refuses the second one of a ledger, since the object is not the one any more that was to be replaced."""
+    """S3 refuses the second write of a ledger because the object to replace has changed."""
     for at in range(9):
         empty(s3)
         learner = Learner(Wire(s3, at=at, is_repeated=True), tmp_path / str(at))
@@ -579,7 +579,7 @@ def test_so_is_the_request_that_takes_the_run_over(s3: Any, tmp_path: Path) -> N
 
 
 def test_a_ledger_that_was_written_though_the_call_failed_is_our_own(s3: Any, tmp_path: Path) -> None:
-    """Which is when the run ends, and its files are uploaded."""
+    """The run ends at this point, and its files are uploaded."""
     wire = Wire(s3)
     learner = Learner(wire, tmp_path)
     learner.restore()
@@ -614,7 +614,7 @@ def test_a_conflict_without_end_is_told(s3: Any, tmp_path: Path) -> None:
     assert not isinstance(error.value, SupersededError)
 
 
-# What S3 refuses
+# Writes that S3 refuses
 
 
 @pytest.mark.parametrize("do", [

@@ -1,4 +1,4 @@
-"""Shared memory of instances: what comes out is what went in, and no chunk is lost, or given out twice."""
+"""Shared memory of instances: data come out unchanged, and no chunk is lost or given out twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHUNKS, STEPS, BYTES_MAX = 7, 24, 100
 
 
 class Spy(StatefulCounter):
-    """Its rewards tell whether a program that it starts has a descriptor of this process."""
+    """Its rewards show whether a child program has a descriptor of this process."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Spy(StatefulCounter):
 
 
 class Hasty(Pictures):
-    """Each step is the last one of its episode, which was cut: nobody shows more frames."""
+    """Truncates its episode at each step, which gives the most frames."""
 
     def step(self, action):
         observation, reward, *_ = super().step(action)
@@ -83,7 +83,7 @@ def ends(migrator: Migrator, plan: Plan) -> tuple[Dispenser, Batcher]:
     return Dispenser(migrator.descriptor, plan), Batcher(migrator.descriptor, plan)
 
 
-# Where things are
+# Locations
 
 
 def test_no_two_values_share_a_byte_and_all_are_aligned(plan: Plan) -> None:
@@ -104,7 +104,7 @@ def test_the_plan_of_an_event_is_the_plan(plan: Plan) -> None:
     assert plan_of(json.loads(json.dumps(plan.values()))) == plan
 
 
-# What comes out is what went in
+# Data come out unchanged
 
 
 def test_chunks_hold_what_was_written_last(plan: Plan) -> None:
@@ -165,7 +165,7 @@ def test_there_is_room_for_the_most_frames() -> None:
         assert np.array_equal(batcher.take(0)["frames"], fields["frames"])
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(("change", "told"), [
@@ -200,7 +200,7 @@ def test_memory_of_another_plan_is_refused(migrator: Migrator) -> None:
             end(migrator.descriptor, Plan(FIELDS, 2 * CHUNKS))
 
 
-# Whose chunk it is
+# Owners of chunks
 
 
 def test_all_chunks_are_given_out_and_no_more(migrator: Migrator) -> None:
@@ -256,7 +256,7 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(tm
                     assert serving.take(one) is None
                     del held[one]
             if number % 2:
-                # Otherwise the round is rejected, and its actors play once more.
+                # Otherwise the round is rejected, and its actors play again.
                 training.forget()
                 held.clear()
         assert not (migrator._given or serving._played or serving._doors)
@@ -265,7 +265,7 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(tm
 
 def test_trainers_take_what_is_near_or_else_what_is_left(tmp_path: Path, migrator: Migrator) -> None:
     assert routes([5, 5, 5, 5], [0, 0, 0, 0], [0, 0]) == {0: [0, 2], 1: [1, 3]}, "in turn"
-    assert routes([9, 2, 2, 2, 2, 2], [0] * 6, [0, 0]) == {0: [0], 1: [1, 2, 3, 4, 5]}, "whoever has fewer steps"
+    assert routes([9, 2, 2, 2, 2, 2], [0] * 6, [0, 0]) == {0: [0], 1: [1, 2, 3, 4, 5]}, "the one with fewer steps"
     assert routes([5, 5, 5], [1, 1, 1], [0, 1]) == {1: [0, 1, 2]}, "on their device"
     assert routes([5, 5, 5], [2, 2, 1], [0, 1]) == {0: [0], 1: [1, 2]}, "no trainer is on device 2"
     assert list(routes([1, 9], [1, 0], [0, 1])) == [0, 1], "the first instance is rank 0, whatever it takes"

@@ -1,4 +1,4 @@
-"""A learner that is a function makes the versions that one in place makes, whatever happens to its invocations."""
+"""A learner in a function gives the same versions as one in place, whatever happens to its invocations."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def make_spec(kind: str = "ppo", spaces: Spaces = VECTORS, **settings: Any) -> L
 
 def altered(data: bytes, *, version: int | None = None, metrics: Mapping[str, float] | None = None,
             arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """The message of an update that a function reports wrongly, with a checksum that fits.
+    """Returns an update's message with wrong contents and a correct checksum.
 
     Args:
-        version: Of the new state.
-        metrics: What is reported instead.
-        arrays: Of the state, instead of its own.
+        version: The new state's version.
+        metrics: Reported in place of the real ones.
+        arrays: Replace the state's own.
     """
     result = decode_result(data)
     state, update = result.state, result.update
@@ -65,7 +65,7 @@ def altered(data: bytes, *, version: int | None = None, metrics: Mapping[str, fl
 
 
 class Failures:
-    """What was recorded of failed invocations."""
+    """Recorded failures of invocations."""
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
@@ -78,10 +78,10 @@ class Failures:
 
 
 class ScriptedFleet:
-    """Calls the handler in this process: each invocation as the script says, those after its end well.
+    """Calls the handler in this process. Each invocation follows the script; after its end, all succeed.
 
-    ``lost``: it does all, but its answer is lost. ``dead``: it does nothing. ``slow``: it ends after the next one has.
-    ``lies``: it leaves what ``lie`` makes of its result.
+    ``lost``: it completes, but its answer is lost. ``dead``: it does nothing. ``slow``: it ends after the next one.
+    ``lies``: ``lie`` replaces its result.
     """
 
     concurrency = 1
@@ -121,7 +121,7 @@ class ScriptedFleet:
 
 @dataclasses.dataclass
 class Function:
-    """An updater whose learner is a function, and what it works with."""
+    """An updater whose learner is a function, with its parts."""
 
     fleet: Fleet
     folder: Path
@@ -139,7 +139,7 @@ class Function:
             lambda: self.ledgers.append(self.meter.reserved_usd), self.failures))
 
     def update(self, seed: int = 0) -> Update:
-        """One round's: on what the newest policy has sampled."""
+        """Makes one round's update, on samples of the newest policy."""
         assert self.meter.open_standing()
         self.updater.submit(roll(self.updater.weights(), self.spec.spaces, seed=seed), progress=0.25)
         while not (updates := self.updater.poll(120.0)):
@@ -150,7 +150,7 @@ class Function:
 
 
 def assert_equals_in_place(made: Function, updates: Sequence[Update]) -> None:
-    """Weights, state, reports and samples of as many updates in place."""
+    """Returns weights, state, reports and samples of the same number of updates in place."""
     alone = make_learner(made.spec, device="cpu")
     for seed, update in enumerate(updates):
         expected = alone.update(roll(alone.weights(), made.spec.spaces, seed=seed), progress=0.25)
@@ -238,7 +238,7 @@ def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: 
 
 
 def test_moments_that_no_update_leaves_are_a_lie_too(tmp_path: Path) -> None:
-    """They are finite, but actors that normalise by them would see nothing."""
+    """They are finite, but actors that normalize by them would see nothing."""
     made = Function(ScriptedFleet("lies", "well", lie=lambda data: altered(
         data, arrays={"moments.variance": np.full(VECTORS.observation_size, -1.0)})), tmp_path)
     assert_equals_in_place(made, [made.update(0)])
@@ -271,13 +271,13 @@ def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_
     other.updater.set_state(state)
     updates.append(other.update(1))
     assert_equals_in_place(other, updates)
-    # The same session, set back.
+    # The same session, restored.
     one.updater.set_state(state)
     assert_equals_in_place(one, [updates[0], one.update(1)])
 
 
 def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) -> None:
-    """kill -9, with the real process: while it starts, which ends the invocation that waits for it."""
+    """kill -9 of the real process while it starts, which ends the invocation that waits for it."""
     log = tmp_path / "log"
     fleet = LocalSettings().make(FleetSetup(
         concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, handler=LEARNER_HANDLER))

@@ -1,4 +1,4 @@
-"""No result passes that an update cannot have made, and every honest one does."""
+"""Results that no update can have produced are refused, and every honest one passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = ("ppo", "impact", "impala")
 
 @dataclasses.dataclass(frozen=True)
 class Honest:
-    """An update, the second one, as its function reports it."""
+    """Returns the second update, as its function reports it."""
 
     before: State
     batch: Batch
@@ -63,7 +63,7 @@ Lie = tuple[State, Update]
 
 
 def _with_array(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """A state's array that is not finite, of another shape or type, missing, or in vain."""
+    """Alters an array of a state: not finite, of another shape or type, missing, or extra."""
     name = draw(st.sampled_from([name for name, array in sorted(one.after.arrays.items()) if array.size]))
     array = one.after.arrays[name].copy()
     wrongs = {"not finite": lambda: _with_one(array, draw(st.sampled_from([math.nan, math.inf, -math.inf])), draw),
@@ -75,7 +75,7 @@ def _with_array(one: Honest, draw: Callable[[Any], Any]) -> Lie:
 
 
 def _with_value(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """A state's value that is another one, of another type, missing, or in vain."""
+    """Alters a value of a state: another value, another type, missing, or extra."""
     known = {"algorithm": ["a2c", ""], "policy_version": [1, 3, 0, -1, 2**62, 10**30],
              "kl_coefficient": [math.nan, math.inf]}
     name = draw(st.sampled_from(sorted(one.after.values)))
@@ -91,7 +91,7 @@ def _with_value(one: Honest, draw: Callable[[Any], Any]) -> Lie:
 
 
 def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """Samples that are fewer, more, of other shapes, not finite, or not those of the batch."""
+    """Alters the samples: fewer, more, of other shapes, not finite, or not from the batch."""
     samples = vars(one.update.samples)
     what = draw(st.sampled_from(["fewer", "none", "twice", "not finite", "others", "outputs", "shape"]))
     if what in ("fewer", "none", "twice"):
@@ -110,7 +110,7 @@ def _with_samples(one: Honest, draw: Callable[[Any], Any]) -> Lie:
 
 
 def _with_report(one: Honest, draw: Callable[[Any], Any]) -> Lie:
-    """Another staleness or number than the update can have had."""
+    """Alters the staleness or number to one that the update cannot have."""
     what = draw(st.sampled_from(["staleness", "trajectories", *vars(one.update.metrics)]))
     if what in ("staleness", "trajectories"):
         staleness = one.update.staleness.copy()

@@ -1,4 +1,4 @@
-"""Stores of a learner elsewhere: a folder, a bucket and a server keep the same contract."""
+"""Stores of a remote learner: a folder, a bucket and a server keep the same contract."""
 
 from __future__ import annotations
 

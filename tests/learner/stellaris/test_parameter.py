@@ -1,4 +1,4 @@
-"""The parameter function against an oracle, written from the formulas alone."""
+"""The parameter function against an oracle, written only from the formulas."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from runtime.learner.stellaris.parameter import ParameterFunction
 
 
 def oracle(arrivals: list[list[int]], *, learners: int, decay: float | None, root: float | None) -> list[list]:
-    """Plays updates of arrivals, each so many aggregations behind, or all that there were; returns what is applied.
+    """Plays updates of arrivals, each with its staleness in aggregations (at most all so far); returns the applied
+    ones.
 
-    Every number is worked out anew from the history, and nothing is kept but the history.
+    Recomputes every number from the history, and keeps nothing else.
     """
     applied: list[list] = []
     histories: list[list[int]] = []
@@ -72,7 +73,7 @@ def test_gradients_wait_for_the_bound_and_are_applied_as_they_arrived() -> None:
     assert function.end_update() == ([], 0.5)
     assert (function.staleness_max, function.bound) == (1, 1)
     assert function.offer("c", 0) == []
-    # (2 + 2) / 2 is above 1; (2 + 2 + 0) / 3 would be, too, but there are three.
+    # (2 + 2) / 2 is above 1. So is (2 + 2 + 0) / 3, but three gradients are always applied.
     assert function.offer("d", 0) == []
     steps = function.offer("e", 2)
     assert [(step.gradient, step.staleness) for step in steps] == [("c", 2), ("d", 2), ("e", 0)]

@@ -1,4 +1,4 @@
-"""The truncated loss: what is cut has no gradient, and the rest has autograd's."""
+"""The truncated loss: truncated samples have no gradient, and the others have autograd's."""
 
 from __future__ import annotations
 

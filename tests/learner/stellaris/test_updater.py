@@ -1,4 +1,4 @@
-"""Gradients of several learner functions in virtual time: the order decides, and nothing is applied twice."""
+"""Gradients of several learner functions in virtual time: the order decides, and no gradient is applied twice."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ PLAIN = StellarisSettings(learners=1, staleness_decay=None, learning_rate_root=N
 
 
 def uneven(event: Mapping[str, Any]) -> float:
-    """Some gradients take long, whoever computes them."""
+    """Some gradients take long on any learner."""
     return 1.0 + 7.0 * (event["job"] * 13 % 5 == 0) + event["job"] * 5 % 3
 
 
 def altered(data: bytes, **changes: Any) -> bytes:
-    """The message of a gradient that a function computed wrongly, with a checksum that fits."""
+    """Returns the message of a wrong gradient with a correct checksum."""
     return encode_gradient(replace(decode_gradient(data), **changes))
 
 
 def lengthened(arrays: Mapping[str, np.ndarray], norm: float) -> dict[str, np.ndarray]:
-    """A gradient whose critic's part has this norm."""
+    """Returns a gradient whose critic part has this norm."""
     critic = {name: array for name, array in arrays.items() if name.startswith("critic.")}
     found = math.sqrt(sum(float(np.square(array).sum()) for array in critic.values()))
     return {**arrays, **{name: array * np.float32(norm / found) for name, array in critic.items()}}
@@ -68,11 +68,11 @@ NONSENSE: Mapping[str, Callable[[bytes], bytes]] = {
     "of more samples": lambda data: altered(data, sample_count=decode_gradient(data).sample_count + 1),
     "of another policy": lambda data: altered(data, pulled_version=decode_gradient(data).pulled_version - 1),
     "cut too often": lambda data: altered(data, truncated_count=10**9)}
-"""What the store has instead of a gradient, by its fate."""
+"""Stored in place of a gradient, by its fate."""
 
 
 class Functions:
-    """The handler, of which some invocations go wrong."""
+    """The handler, with some invocations that fail."""
 
     def __init__(self, fates: Mapping[int, str]) -> None:
         self.fates, self.events = fates, []
@@ -95,7 +95,7 @@ class Functions:
 
 @dataclass
 class Stellaris:
-    """An updater, its functions, and what they cost."""
+    """An updater, its functions, and their costs."""
 
     folder: Path
     settings: StellarisSettings = field(default_factory=StellarisSettings)
@@ -124,7 +124,7 @@ class Stellaris:
         self.told.append((kind, fields))
 
     def update(self, seed: int, *, meanwhile: Callable[[], None] = lambda: None) -> Update:
-        """One round's: on what the newest policy has sampled."""
+        """Makes one round's update, on samples of the newest policy."""
         assert self.meter.open_standing()
         self.updater.submit(roll(self.updater.weights(), VECTORS, seed=seed), progress=0.25)
         meanwhile()
@@ -201,7 +201,7 @@ def test_an_honest_gradient_passes_though_rounding_makes_it_longer_than_its_clip
 
 
 def test_absurd_gradients_of_all_learners_do_not_freeze_the_policy(tmp_path: Path) -> None:
-    """Adam's second moment would be so large that no later gradient moves anything."""
+    """Adam's second moment would be so large that later gradients would have no effect."""
     one = Stellaris(tmp_path, fates=dict.fromkeys(range(0, 18, 2), "absurd"))
     update = one.update(0)
     assert (update.aggregation.gradients, update.aggregation.gradients_lost) == (9, 9)
@@ -218,7 +218,7 @@ def test_without_a_clip_a_gradient_counts_as_infinite_if_its_square_is(tmp_path:
 
 
 def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: Path) -> None:
-    """kill -9 of one of two processes while it starts, which ends the gradient that waits for it; others are queued."""
+    """kill -9 of one of two processes while it starts. The gradient that waits for it ends; others are queued."""
     fleet = LocalSettings().make(FleetSetup(
         concurrency=2, timeout_s=100.0, memory_mib=1769, log_path=tmp_path / "log", handler=LEARNER_HANDLER))
     try:
@@ -256,7 +256,7 @@ def json_state(state: Any) -> Any:
 
 
 def test_an_update_makes_do_with_the_gradients_that_the_budget_holds(tmp_path: Path) -> None:
-    """Every round that can begin ends: the first gradients are promised, and what they do not use pays for others."""
+    """Every round that can begin ends: the first gradients are reserved, and unused reservations pay for others."""
     ample = Stellaris(tmp_path).meter
     assert ample.open_standing()
     one = Stellaris(tmp_path, budget_usd=1.001 * ample.reserved_usd, slowness=6.0)

@@ -1,4 +1,4 @@
-"""The surrogate: it finds a known workload again, and says what it cannot predict."""
+"""The surrogate recovers a known workload, and names workloads that it cannot predict."""
 
 from __future__ import annotations
 

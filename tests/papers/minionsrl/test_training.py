@@ -1,4 +1,4 @@
-"""Training of the scheduler: rewards by hand, learning on a toy workload, and a killed training that goes on."""
+"""Training of the scheduler: rewards by hand, learning on a toy workload, and a killed training that continues."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.papers.minionsrl.workloads import make_surrogate, record, write
 
 
 def test_rewards_by_hand() -> None:
-    """β = 0.1; T = 50 s; what is missing of J is in units of J, and counts in the last round of a failure."""
+    """β = 0.1; T = 50 s; the shortfall from J is in units of J, and counts in the last round of a failure."""
     assert rewards([5.0, 10.0], [0.2, 0.6], is_success=True, reference_s=50.0) == pytest.approx([-0.01, -0.02])
     assert rewards([5.0, 10.0], [0.8, 0.6], is_success=False, reference_s=50.0) == pytest.approx([-0.01, -0.22])
     assert rewards([5.0], [1.4], is_success=False, reference_s=50.0) == pytest.approx([-0.01])
 
 
 def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -> None:
-    """Only time depends on the number of actors, and no run gets to its target: the fewest are the best."""
+    """Only time depends on the number of actors, and no run reaches its target, so the fewest are best."""
     toy = make_surrogate(
         coefficients={"return_gain": [0, 0], "round_s": [0.5, 0.0, 0.0, 5.0], "learner_s": [0.0, 0.0],
                       "usd": [0.001, 0.0, 0.0]}, noise={"return_gain": [0.001], "round_s": [0.0]},
@@ -55,7 +55,7 @@ def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -
 
 
 def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_thread: None) -> None:
-    """States and actions of a run's rows are those with which the scaler decided."""
+    """The states and actions of a run's rows are the scaler's inputs and decisions."""
     learner = SchedulerLearner(2, 6)
     learner.saved([]).save(tmp_path / "a.safetensors")
     scaler = MinionsSettings(actors_min=2, actors_max=6, draws_seed=7, scheduler=str(tmp_path / "a.safetensors")).make()
@@ -73,7 +73,7 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
 
 
 class Runs:
-    """Plays toy runs with the scheduler that it is given, as the engine would; fails when it is told to."""
+    """Plays toy runs with a given scheduler, as the engine would; fails on demand."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.played: list[int] = []

@@ -1,4 +1,4 @@
-"""Workloads that are known, because they are made up."""
+"""Made-up workloads, which are therefore known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_surrogate(**fields: Any) -> Surrogate:
 def record(
     surrogate: Surrogate, decide: Callable[[SurrogateRun, np.random.Generator], int], seed: int = 0
 ) -> Recording:
-    """A run of the surrogate as the engine would record it."""
+    """Returns a run of the surrogate as the engine would record it."""
     generator = np.random.default_rng(seed)
     run, rows, goes_on, spent = SurrogateRun(surrogate, generator), [], True, 0.0
     while goes_on:
@@ -53,7 +53,7 @@ def record(
 
 
 def write(run: Recording, path: Path) -> None:
-    """Leaves a run's directory as the engine would."""
+    """Writes a run's directory as the engine would."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.yaml").write_text(
         SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {run.workload['max_rounds']}, target_return: 200.0"))
