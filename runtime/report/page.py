@@ -132,7 +132,7 @@ def _verdict(group: RecordedGroup) -> str:
     """Whether the runs reached their target return."""
     reasons = [str(run.summary.get("stop_reason") or "") for run in group.runs]
     targets = {run.settings.get("stop.target_return", "null") for run in group.runs}
-    target = targets.pop() if len(targets) == 1 else "different for each run"
+    target = str(targets.pop()).removesuffix(".0") if len(targets) == 1 else "different for each run"
     if len(reasons) > 1:
         return (f"{len(reasons)} seeds, no target return was set" if target == "null" else
                 f"{reasons.count('target_return')} of {len(reasons)} seeds reached the target return ({target})")
