@@ -1,11 +1,11 @@
-"""Measures how instances scale: a round's CPU seconds, predicted and measured, and its seconds modeled for more cores.
+"""Measures how instances scale: a round's CPU seconds, predicted and measured, and its seconds modelled for more cores.
 
     python benchmarks/gmi_scaling.py [--repeats 3] > benchmarks/results/gmi_scaling.json
 
 1. **Measured**: a round's CPU seconds in all processes, with one to eight instances on this machine's cores, as
    `benchmarks.plan_check` measures them, against the prediction of `python -m runtime plan`. With more instances than
    cores, the speed-up cannot be measured, but the work from which it is predicted can.
-2. **Modeled**: a round's seconds with 1 to 192 instances, each on a core as fast as one here.
+2. **Modelled**: a round's seconds with 1 to 192 instances, each on a core as fast as one here.
 """
 
 from __future__ import annotations

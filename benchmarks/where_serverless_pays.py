@@ -145,7 +145,7 @@ def verdict(ways: Iterable[Prediction]) -> dict[str, Any]:
         dollars over the instance's; ``speed_at_equal_dollars`` compares with the fastest one that costs no more.
     """
     ways = list(ways)
-    # The speed of many instances is modeled from measurements with eight, so they do not count here.
+    # The speed of many instances is modelled from measurements with eight, so they do not count here.
     found = [one for one in ways if one.way.changes["learner.kind"] != "gmi"]
     alone, serverless = ([one for one in found if (one.way.kind == KINDS[0]) == is_alone] for is_alone in (True, False))
     fastest, quickest = (min(ones, key=lambda one: one.seconds) for ones in (alone, serverless))

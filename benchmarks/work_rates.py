@@ -2,7 +2,7 @@
 
     python benchmarks/work_rates.py [--repeats 5] [EXPERIMENT.yaml ...]
 
-The modeled bill of a run on one machine uses it (docs/guides/cost.md). Values are median CPU seconds of one thread.
+The modelled bill of a run on one machine uses it (docs/guides/cost.md). Values are median CPU seconds of one thread.
 Other load makes them longer, so run it on an idle machine. Given file names, it measures only those, and keeps the
 other entries, which come from the machine that measured all. To match that machine, `REFERENCE` is also measured, and
 each unit is divided by the ratio of its value here to its value in the table.

@@ -8,7 +8,7 @@ from pathlib import Path
 PAPERS_LEARNER_USD_PER_HOUR, ACTORS_USD_PER_HOUR, LARGE_ACTORS_USD_PER_HOUR = 3.06, 0.68, 1.53
 """p3.2xlarge and c5.4xlarge (Nitro §8.1), and the c5.9xlarge of its §8.5, without serverless actors."""
 INSTANCE_START_S = 60.0
-"""A modeled minute until an instance for actors has started."""
+"""A modelled minute until an instance for actors has started."""
 
 
 @dataclass(frozen=True)

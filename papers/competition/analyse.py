@@ -42,7 +42,7 @@ Found = Mapping[str, Any]
 
 
 def cents(run: Found) -> float:
-    """Returns the modeled cents until the run ended: a lower bound if it did not reach its target."""
+    """Returns the modelled cents until the run ended: a lower bound if it did not reach its target."""
     return 100.0 * float(run["spent_usd"])
 
 

@@ -29,7 +29,7 @@ class Workload:
         settings_of: The workload on whose tuning seeds the rules' settings are chosen; "" = this one. Settings from
             another task show which rule to choose for a task without tuning.
         rules: The competing rules; () = all.
-        step_s: The billed time of a step, in seconds of the measuring machine; None = as measured. Only the modeled
+        step_s: The billed time of a step, in seconds of the measuring machine; None = as measured. Only the modelled
             machines get slower, so that a slow environment's bill takes less time to get.
         scheduler: The shipped scheduler that `minions` uses.
     """

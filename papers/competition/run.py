@@ -3,7 +3,7 @@ r"""Runs the competition: chooses settings on some seeds, and reports others.
     python -m papers.competition.run hopper --work WORK [--jobs 2] [--minutes 60]
 
 Continues where it stopped, even in the middle of a training. Results do not depend on the load of the machine, because
-the bill is modeled from counted work. But an actor that times out because its process was stopped is billed, so delete
+the bill is modelled from counted work. But an actor that times out because its process was stopped is billed, so delete
 and repeat runs with failed actors (`actors_failed`). Writes papers/competition/results/WORKLOAD.json after each
 finished run, with the data for `papers.competition.analyse`.
 """

@@ -33,7 +33,7 @@ from runtime.scaler.shipped import SUFFIX
 
 _DESCRIPTION = """\
 Train a scheduler for scaler.kind = minions, which chooses the number of actors of each round. Everything runs on this
-machine. Dollars are modeled, and the cost of a scheduler's training is kept in its file. See docs/guides/scheduler.md.
+machine. Dollars are modelled, and the cost of a scheduler's training is kept in its file. See docs/guides/scheduler.md.
 
 examples:
   python -m papers.minionsrl record experiments/hopper.yaml --runs 6 --out runs/recorded

@@ -79,13 +79,13 @@ def final(run: Run) -> float:
 
 
 def seconds(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Returns the modeled seconds of the first rounds."""
+    """Returns the modelled seconds of the first rounds."""
     return math.fsum(one or 0.0 for name in ("modelled_round_s", "modelled_evaluate_s")
                      for one in run["rows"][name][:rounds])
 
 
 def cents(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Returns the modeled cents of the first rounds: functions by the millisecond, requests to the bucket."""
+    """Returns the modelled cents of the first rounds: functions by the millisecond, requests to the bucket."""
     return 100.0 * math.fsum(run["rows"]["round_cost_usd"][:rounds])
 
 
@@ -118,7 +118,7 @@ def judged(estimate: Mapping[str, Any], *, nothing: float, published: float) -> 
 
 
 def equal_seconds(runs: Runs) -> float:
-    """Returns the modeled seconds of the six arms' shortest run, until which all have results."""
+    """Returns the modelled seconds of the six arms' shortest run, until which all have results."""
     return min(seconds(run, run["rounds"]) for arm, of_arm in runs.items() if arm not in COMBINED
                for run in of_arm.values())
 
@@ -220,7 +220,7 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Draws evaluated returns by rounds and by modeled seconds: the mean of the seeds, and their range.
+    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range.
 
     Dashed lines are the same arms with Nitro's scaler.
     """

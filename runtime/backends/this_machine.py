@@ -1,4 +1,4 @@
-"""This machine as a backend: actors are processes, the cache is a local server, and the bill is modeled."""
+"""This machine as a backend: actors are processes, the cache is a local server, and the bill is modelled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ThisMachine:
     """Supplies runs on this machine.
 
     Attributes:
-        cost_basis: Modeled; nothing is paid.
+        cost_basis: Modelled; nothing is paid.
         prices: List prices of the equivalent AWS resources.
     """
 

@@ -29,7 +29,7 @@ _UNKNOWN = Work(ACTOR, 2**31)
 
 
 class Meter:
-    """The modeled bill; see `runtime.ports.money.CostMeter`."""
+    """The modelled bill; see `runtime.ports.money.CostMeter`."""
 
     is_by_the_clock = False
 
@@ -190,7 +190,7 @@ class Meter:
         return self._prices_of(work).timeout_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
-        """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modeled time.
+        """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
 
         Work of roles other than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
         work that ends in the next round is billed there.
@@ -200,7 +200,7 @@ class Meter:
 
         Raises:
             BudgetError: The round took longer than its worst case. A bill by the clock still records its full cost. A
-                modeled round is cut at its limits and costs no more.
+                modelled round is cut at its limits and costs no more.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         self.budget.release(_PROMISED)
@@ -224,7 +224,7 @@ class Meter:
         return model.functions_promised * model.roles[LEARNER].worst_case_usd() if LEARNER in model.roles else 0.0
 
     def _ended_s(self, seconds: float) -> float:
-        """Returns when a round ends; a modeled bill cuts it at its limits."""
+        """Returns when a round ends; a modelled bill cuts it at its limits."""
         return seconds if self.is_by_the_clock else min(seconds, self._reserved_s)
 
     def _is_warm(self, work: Work) -> bool:
@@ -243,7 +243,7 @@ class Meter:
         return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0)
 
     def _starts_cold(self, work: Work) -> bool:
-        """Returns whether its modeled bill includes a start-up."""
+        """Returns whether its modelled bill includes a start-up."""
         is_provisioned = self._prices_of(work).is_provisioned(work.slot)
         return not is_provisioned and (work.attempt > 0 or not self._is_warm(work))
 
@@ -444,7 +444,7 @@ class SessionMeter(WallClockMeter):
     """
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores like `WallClockMeter.set_state`, and also accepts the state of a modeled bill."""
+        """Restores like `WallClockMeter.set_state`, and also accepts the state of a modelled bill."""
         super().set_state({"billed_until_s": 0.0, **state})
 
     def _kept_usd(self, seconds: float) -> float:

@@ -1,6 +1,6 @@
 """Converts counted work to billed seconds: seconds per unit of work from a dated table, and machine speeds.
 
-A modeled bill must not grow because a machine is busy. So it counts work (environment steps, samples of updates,
+A modelled bill must not grow because a machine is busy. So it counts work (environment steps, samples of updates,
 Hessian-vector products) and multiplies it by the CPU seconds of one unit on the machine that made the table
 (`rates.json`, by benchmarks/work_rates.py), divided by the billed machine's speed. A workload without a table entry is
 measured once: its first update, for example, gives the seconds per sample for the rest of the run.
@@ -42,7 +42,7 @@ LEARNER_INIT_S: Final = 1.9
 """CPU seconds of a learner function's start-up: importing torch and the learner. Measured on the machine of the table,
 2026-11-23, 1.7 to 2.4 in three processes. MinionsRL's paper says 1.5 s for a container with a GPU."""
 BUCKET_REQUEST_S: Final = 0.1
-"""Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modeled.**"""
+"""Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modelled.**"""
 POLICY_SHARE: Final = 0.15
 """Time of a sample's ratio to one policy, relative to a sample of a gradient step: 0.144 and 0.153 in minibatches of
 128 and 1,024 of Hopper, measured on the machine of the table, 2026-11-23."""
@@ -64,10 +64,10 @@ INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7a": 0.81, "c7g": 0.85, "m7g
                           "g4dn": 0.76, "g5": 0.76, "g6": 0.87, "p3": 0.65, "p4d": 0.76}
 """Speed of one vCPU, by family; 1 for others. The machine of the table counts as a c7i. The rest follows from AWS'
 comparisons of generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3, and c7a 50 % above
-c6a. c6a is taken as 0.62 of a c6i, since a c6a's vCPUs share cores and a c7a's do not. **Modeled.**"""
+c6a. c6a is taken as 0.62 of a c6i, since a c6a's vCPUs share cores and a c7a's do not. **Modelled.**"""
 GPU_SPEEDS: Final = {"g4dn": 30.0, "g5": 117.0, "g6": 114.0, "p3": 59.0, "p4d": 73.0}
 """Speed of convolutions on one GPU, by family: 30 % of its published float32 TFLOPS (8.1, 31.2, 30.3, 15.7, 19.5),
-divided by 80 GFLOPS of a core. **Modeled.**"""
+divided by 80 GFLOPS of a core. **Modelled.**"""
 
 
 def lambda_speed(memory_mib: int) -> float:

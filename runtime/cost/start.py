@@ -1,6 +1,6 @@
 """Models a deployment's start in phases: each phase's duration, its time limit, and its cost.
 
-The durations are modeled. An instance profile takes 2 minutes by itself (hashicorp/terraform#15341), but since March
+The durations are modelled. An instance profile takes 2 minutes by itself (hashicorp/terraform#15341), but since March
 2024 CloudFormation continues while it checks one (AWS: "40 percent faster"). AWS documents one to two minutes for
 provisioned concurrency. Users report 4 to 6 minutes for an ElastiCache user, its group and a cache. Images follow from
 bytes: 0.6 GB pulled and 1.6 GB unpacked, with CUDA 3.3 and 7 GB.
@@ -39,7 +39,7 @@ class Phase:
 
     Attributes:
         name: For people.
-        expected_s: Modeled duration, in seconds.
+        expected_s: Modelled duration, in seconds.
         limit_s: Time after which it has failed, in seconds.
         usd: Cost of all existing parts during ``expected_s``, in US dollars.
     """
@@ -64,7 +64,7 @@ class Start:
 
     @property
     def expected_s(self) -> float:
-        """Modeled duration, in seconds."""
+        """Modelled duration, in seconds."""
         return sum(phase.expected_s for phase in self.phases)
 
     @property

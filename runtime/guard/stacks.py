@@ -91,7 +91,7 @@ class GuardedStack:
                      provisioned=span(self.provisioned_from_s, provisioned_until_s))
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
-        """Returns the most that the run can have cost by ``now_s``, earlier deployments included; modeled.
+        """Returns the most that the run can have cost by ``now_s``, earlier deployments included; modelled.
 
         Args:
             entry: The ledger's entry, however old. Time that it does not cover counts at the burn rate, so a learner

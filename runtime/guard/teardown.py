@@ -211,7 +211,7 @@ class Teardown:
                        f"They end at their time limit. {problem[:_ANSWER_CHARACTERS]}")
 
     def _bill(self, deployed: GuardedStack) -> str:
-        """Records, once, the run's cost with all that this deployment could still cost; modeled."""
+        """Records, once, the run's cost with all that this deployment could still cost; modelled."""
         entry = self._ledger.get(deployed.run)
         if entry is None or entry.closed_stack == deployed.stack:
             return ""

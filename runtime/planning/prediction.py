@@ -1,4 +1,4 @@
-"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work; all modeled.
+"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work; all modelled.
 
 Every way keeps the batch of a round in the experiment file. Ways differ in the number of actors that share it, and
 therefore in the length of their fragments (Nitro §7, function profiling). The start is from `runtime.cost.start`;
@@ -31,15 +31,15 @@ from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
 
 INVOKE_S = 0.02
-"""From the learner's request to a warm function's first line, and back. **Modeled.**"""
+"""From the learner's request to a warm function's first line, and back. **Modelled.**"""
 FAN_OUT_S = 0.0015
 """CPU seconds that fleet and cache use for each actor, in addition to the sampled work; from benchmarks/plan_check.py.
 """
 HYPERTHREAD_SPEED = 0.62
-"""Speed of a vCPU that shares its core with a busy one (`shares_cores`). **Modeled.**"""
+"""Speed of a vCPU that shares its core with a busy one (`shares_cores`). **Modelled.**"""
 REDUCE_MEMBER_S, REDUCE_BYTE_S = 3e-5, 3.3e-10
 """Seconds of one sum of gradients by instances: for each instance, and for each byte of a gradient; with ``mpr``, CPU
-seconds of a member, from benchmarks/gmi_reduction.py. **Modeled** for more than eight instances."""
+seconds of a member, from benchmarks/gmi_reduction.py. **Modelled** for more than eight instances."""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
     "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), *(

@@ -45,7 +45,7 @@ class Outcome:
         billed_s: Billed seconds, without start-up unless it is metered.
         init_s: Billed seconds of a cold start. If metered, this actor's part, contained in ``billed_s``. Otherwise what
             a cold start would take.
-        is_metered: Whether the platform reported the billed duration. Otherwise ``billed_s`` is modeled or an upper
+        is_metered: Whether the platform reported the billed duration. Otherwise ``billed_s`` is modelled or an upper
             bound.
         cpu_s, init_cpu_s: Measured CPU seconds of the invocation, if it made no environment and was served alone, and
             of its start-up, if known.

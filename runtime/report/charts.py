@@ -78,7 +78,7 @@ def basis_of(groups: Iterable[RecordedGroup]) -> str:
 
 
 def are_apart(groups: Iterable[RecordedGroup]) -> bool:
-    """Returns whether the bill assumes a machine per actor: it is modeled, and there are no instances."""
+    """Returns whether the bill assumes a machine per actor: it is modelled, and there are no instances."""
     runs = [run for group in groups for run in group.runs]
     return (all(run.basis == "modelled" for run in runs)
             and not any(row["instances"] for run in runs for row in run.rows))

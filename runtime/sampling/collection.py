@@ -21,7 +21,7 @@ class Collected(ActorTally):
     Attributes:
         trajectories: Decoded trajectory messages by slot.
         run_s: Billed seconds of every ended invocation, without separately reported startups.
-        slot_s: Modeled seconds per slot until its trajectory arrived or it was given up, over all tries.
+        slot_s: Modelled seconds per slot until its trajectory arrived or it was given up, over all tries.
         has_raising_slot: Whether every try of some slot raised.
     """
 

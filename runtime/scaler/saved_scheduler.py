@@ -127,7 +127,7 @@ class SavedScheduler:
 
     @property
     def spent_usd(self) -> float:
-        """Returns the modeled cost of its training: all of its history."""
+        """Returns the modelled cost of its training: all of its history."""
         return sum(float(entry.get("usd", 0.0)) for entry in self.history)
 
     def save(self, path: Path) -> None:

@@ -129,7 +129,7 @@ class Evaluations:
         Args:
             weights: Returns the policy that this round leaves.
             returns: Returns of the training episodes that ended in this round.
-            idle_s: Modeled seconds of this round in which the learner had nothing to do.
+            idle_s: Modelled seconds of this round in which the learner had nothing to do.
             limit_s: Longest wait for results.
 
         Raises:

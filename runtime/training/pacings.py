@@ -120,7 +120,7 @@ class Parts:
         """Returns the limits that this machine's clock enforces.
 
         If the bill follows the clock, the clock enforces tightened limits. Actors are the exception, because AWS Lambda
-        cannot be asked to end one earlier. A modeled bill does not depend on how busy this machine is: the model, not
+        cannot be asked to end one earlier. A modelled bill does not depend on how busy this machine is: the model, not
         the clock, ends anything longer than its limit.
         """
         whole = self.books.meter.limits

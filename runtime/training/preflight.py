@@ -42,7 +42,7 @@ def preflight(
     Args:
         experiment: Resolved.
         prices: Prices for the worst case of a round.
-        is_modelled: Whether the bill is modeled. If the table has its workload, it may begin under tightened limits.
+        is_modelled: Whether the bill is modelled. If the table has its workload, it may begin under tightened limits.
         environment: The experiment's, if `try_experiment` has just tried it.
 
     Returns:

@@ -31,8 +31,8 @@ class Recording:
         rows: Its rounds.
         workload: The settings that runs of one surrogate must share.
         stop_reason: The reason for its end.
-        spent_usd: Its modeled cost.
-        modelled_s: Its modeled time.
+        spent_usd: Its modelled cost.
+        modelled_s: Its modelled time.
     """
 
     rows: Sequence[RoundRow]

@@ -1,7 +1,7 @@
 """Trains the scheduler with this project's own PPO, on a surrogate or on real runs, with one update per episode.
 
 An episode is one run. Its rounds are the steps, in minibatches of one, two or four. The reward of round k is
-``−β·P_k/T``, with P_k the round's modeled seconds and T a typical run's. A run that misses its target also gets
+``−β·P_k/T``, with P_k the round's modelled seconds and T a typical run's. A run that misses its target also gets
 ``max_k R̄_k/J − 1`` in its last round. So a failure costs ten times a typical run's time, regardless of the return's
 units.
 
@@ -57,8 +57,8 @@ class Episode:
         actions: Indices of counts, int64 ``[K]``.
         rewards: float64 ``[K]``.
         is_success: Whether it reached its target.
-        seconds: Its modeled time.
-        usd: Its modeled cost.
+        seconds: Its modelled time.
+        usd: Its modelled cost.
     """
 
     states: np.ndarray
@@ -73,10 +73,10 @@ def rewards(round_s: Sequence[float], shares: Sequence[float], *, is_success: bo
     """Returns the reward of each round, float64 ``[K]``; see the module's docstring.
 
     Args:
-        round_s: P_k, modeled seconds of each round.
+        round_s: P_k, modelled seconds of each round.
         shares: R̄_k/J of each round.
         is_success: Whether the run reached its target within its budget.
-        reference_s: T, modeled seconds of a typical run.
+        reference_s: T, modelled seconds of a typical run.
     """
     found = -BETA * np.asarray(round_s, np.float64) / reference_s
     if not is_success:

@@ -44,7 +44,7 @@ def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def return_after(run: dict[str, Any], seconds: float) -> float:
-    """Returns the mean return of the last rounds that had ended by then, in modeled seconds."""
+    """Returns the mean return of the last rounds that had ended by then, in modelled seconds."""
     ended = int(np.searchsorted(np.cumsum(run["rows"]["modelled_round_s"]), seconds, side="right"))
     returns = [one for one in run["rows"]["episode_return_mean"][max(0, ended - LAST_ROUNDS):ended] if one is not None]
     return float(np.mean(returns)) if returns else 0.0

@@ -23,7 +23,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def memory() -> dict[str, dict[str, float]]:
-    """Returns the modeled seconds and dollars of one actor by its memory."""
+    """Returns the modelled seconds and dollars of one actor by its memory."""
     fitted = modelled.fitted(SETTINGS["paper"])
     seconds = modelled.times(fitted, "p3.2xlarge").expected_s()["actor_s"]
     usd_per_gib_s = PRICES.functions[fitted.actor.architecture].on_demand_usd

@@ -35,7 +35,7 @@ def measure(work: Path) -> dict[str, Any]:
 
 
 def summary(fan_out: dict[str, Any], environments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the time of a group: a warm actor's modeled time, plus the learner's.
+    """Returns the time of a group: a warm actor's modelled time, plus the learner's.
 
     The learner's time is measured with Hopper's trajectories and one fake per actor, which all end at once. Other
     environments' trajectories take longer to decode.

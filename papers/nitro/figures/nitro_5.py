@@ -72,7 +72,7 @@ def _boosted_and_on(training: Trainer) -> list[float]:
 
 
 def _replays(file: str) -> int:
-    """Returns the number of updates while the instance starts: one per modeled round time."""
+    """Returns the number of updates while the instance starts: one per modelled round time."""
     return int(VM_S / round_s(file))
 
 
@@ -97,14 +97,14 @@ def _actor_s(fitted: FittedExperiment) -> float:
 
 
 def round_s(file: str) -> float:
-    """Returns the modeled seconds of a round with one warm function."""
+    """Returns the modelled seconds of a round with one warm function."""
     fitted = modelled.fitted(file)
     return (modelled.INVOKE_S + _actor_s(fitted)
             + modelled.times(fitted, LEARNER).update_s(STEPS, 0.0))
 
 
 def seconds(setting: str, scheme: str) -> list[float]:
-    """Returns the modeled seconds from the start to the end of each round."""
+    """Returns the modelled seconds from the start to the end of each round."""
     fitted = modelled.fitted(OURS[setting])
     started_s = starts()["function, cold"]["seconds"] if scheme == "serverless" else VM_S
     rounds = [round_s(OURS[setting])] * ROUNDS

@@ -24,7 +24,7 @@ class StreamedRound:
         limits: Limits of the current attempt; the next three fields are also the attempt's.
         deadline_s: Until when it waits for trajectories, by the clock.
         ends_s: Until when it must have ended, by the clock.
-        learned_before_s: Modeled seconds of the updates of earlier attempts.
+        learned_before_s: Modelled seconds of the updates of earlier attempts.
         samples: Samples of its last updates, for the detector.
         policy_version: The newest one when it began.
         started_s: When it began.
@@ -72,5 +72,5 @@ class StreamedRound:
 
     @property
     def learned_s(self) -> float:
-        """Modeled seconds of the current attempt's updates."""
+        """Modelled seconds of the current attempt's updates."""
         return self.training.modelled_s - self.learned_before_s
