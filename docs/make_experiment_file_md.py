@@ -20,8 +20,8 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 - **Help.** `python -m runtime explain KEY` prints the entry of a key or section.
 - **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
 - **Mistakes.** Unknown keys and values out of range are refused before anything starts. So are keys that the run would
-  never read, such as `scaler.decay_factor` with `scaler.kind: fixed`, unless an override caused that: then they are
-  reported as `not used`.
+  never read, such as `scaler.decay_factor` with `scaler.kind: fixed`. If the command line or the extending file makes a
+  key unused, it is ignored and named (`not used`).
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
   another one.
 - **Your own kinds.** Algorithm, scaler, fleet and learner can be your own; see [add a part](../design/add-a-part.md).

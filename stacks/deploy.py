@@ -272,7 +272,7 @@ def limits(plan: Plan) -> list[str]:
                  f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
                  f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
                  f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
-        "without it": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
+        "no guard": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
                       f"{_whence(plan)}: "
                       f"${burn_usd * alone_hours:.2f} in all{functions}; then "
                       f"${stays_usd:.3f} an hour for cache and warm actors until you stop them; two alarms "
@@ -302,7 +302,7 @@ def _pool_limits(plan: Plan) -> dict[str, str]:
                  f"less ${expected.tail_usd:.4f} can have been spent, when the pool is silent for {LATE_S / 60:.0f} "
                  f"minutes, when none was opened in {MISSING_S / 60:.0f}, or after budget.lifetime_hours = "
                  f"{budget.lifetime_hours:g}",
-        "without it": f"if the guard fails too, the pool still ends at its budget; then ${warm_usd:.3f} an hour for "
+        "no guard": f"if the guard fails too, the pool still ends at its budget; then ${warm_usd:.3f} an hour for "
                       "warm actors until you stop them; two alarms notify the subscribers of its reports",
         "after that": "the image, $0.10 a GB and month, until you delete it; results are on your disk"}
 

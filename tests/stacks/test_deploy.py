@@ -177,7 +177,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
-    assert said["without it"].startswith(
+    assert said["no guard"].startswith(
         f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and at "
         f"most ${2 * 5 * ACTORS:.2f} for actors at work; then ${CACHE + WARM:.3f} an hour for cache and warm "
         "actors until you stop them")
@@ -458,7 +458,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(file: Path, capsys: py
     said = lines_of("\n".join(deploy.limits(plan)))
     assert said["actors"] == "at most 40, 30 s each, 4 at once: processes of the learner; no function"
     assert said["an hour"].endswith("warm actors $0.000; actors at work cost nothing beside it")
-    assert "in all; then $0.000 an hour" in said["without it"]
+    assert "in all; then $0.000 an hour" in said["no guard"]
     assert said["start"].startswith("about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0")
     assert deploy.account_lines(plan, Account("1", "us-east-1", 0, ZONES, VCPUS)) == ["account      1, us-east-1"]
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
