@@ -117,7 +117,7 @@ docs: setup-dev
 	$(BIN)/python docs/make_rounds_md.py
 	$(BIN)/python docs/make_notebooks.py
 	$(BIN)/python docs/make_deployer_policy.py
-	set -e; for picture in overview rooms round deployment stellaris instances; do $(BIN)/python docs/pictures/make_$$picture.py; done
+	set -e; for picture in rooms round deployment stellaris instances; do $(BIN)/python docs/pictures/make_$$picture.py; done
 
 clean:
 	rm -rf $(VENV) cdk.out rehearsals build/cdk
