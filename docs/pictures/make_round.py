@@ -13,11 +13,11 @@ CALLS = (
     (SAMPLER, "2  publish(weights), start(first wave)", ""),
     (DETECTOR, "3  measure(curvature problem)", "convexity ratio R"),
     (SCALER, "4  decide(view with R)", "actors wanted"),
-    (METER, "5  reserve(missing actors)", "for how many it fits"),
+    (METER, "5  reserve(missing actors)", "how many fit"),
     (SAMPLER, "6  start(missing actors)", ""),
     (SAMPLER, "7  next, until the deadline", "trajectories and failures, each with its bill"),
     (UPDATER, "8  submit(batch in slot order), poll", "a new policy version"),
-    (METER, "9  close_round: what was used is spent", ""),
+    (METER, "9  close_round: records the cost", ""),
     (SCALER, "10  observe(row)", ""),
 )
 STEP, WIDTH, TOP = 5.6, 18.0, 9.0
@@ -42,7 +42,7 @@ def draw() -> plt.Figure:
             axes.annotate("", (xs[LOOP], y), (xs[part], y), arrowprops={
                 "arrowstyle": "-|>", "ls": "--", "color": SHADE, "shrinkA": 0, "shrinkB": 0})
             say(axes, (xs[LOOP] + 1.2, y + 1.7), answer, color=SHADE, style="italic")
-    box(axes, 3, 0.6, width - 6, 4, "then the row, the checkpoint, the policy file and the ledger are written", SAND,
+    box(axes, 3, 0.6, width - 6, 4, "the row, the policy file and the checkpoint are written in step 2 of the next round", SAND,
         edge=EDGE, size=9.3)
     return figure
 
