@@ -1,5 +1,6 @@
 """Evolution strategies on CartPole: many short actors, each with a policy of its own.
 
+    python -m pip install -e .    # once, in the clone
     python docs/examples/evolution.py
 
 Actors take no seeds. Each gets a whole policy instead, 58 numbers in 535 bytes, and sends its whole fragment back, of

@@ -1,5 +1,6 @@
 """PPO on CartPole in one file, with a network and a loop of your own. An actor pool plays the episodes.
 
+    python -m pip install -e .    # once, in the clone
     python docs/examples/ppo_loop.py
 """
 

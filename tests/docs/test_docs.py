@@ -31,6 +31,14 @@ def test_the_reference_of_rounds_jsonl_is_up_to_date() -> None:
     assert rounds.document(text) == text
 
 
+def test_every_event_of_the_code_is_explained_and_no_other() -> None:
+    text = (ROOT / "docs" / "reference" / "run_directory.md").read_text().split("## events.jsonl")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    named = {name for path in (ROOT / "runtime").rglob("*.py")
+             for name in re.findall(r'events\.append\(\s*"(\w+)"', path.read_text())}
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == named
+
+
 def headings(page: Path) -> set[str]:
     """Returns a page's anchors, as GitHub generates them from headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
