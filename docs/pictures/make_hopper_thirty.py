@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "benchmarks" / "results"
 COLOURS = {"native": "#2f6fb0", "avx2": "#d9822b", "default": "#3a8f4d"}
+LABELS = {"native": "AVX-512", "avx2": "AVX2", "default": "neither"}
 
 
 def is_hit(run: dict) -> bool:
@@ -34,13 +35,13 @@ def main() -> None:
         chosen.text(625, row, f"{hits} of {len(arm['runs'])}", va="center")
     chosen.set_yticks(range(len(arms)), list(reversed(arms)))
     chosen.set(xlim=(100, 700), ylim=(-0.6, len(arms) - 0.4),
-               xlabel="thousand steps until 3,000; × = not within 600",
+               xlabel="thousand steps until 3,000; × = not within 600,000",
                title="Choosing: seeds from 100")
     for run in confirmed:
         best, sampled = returns(run)
         checked.plot(best, sampled, marker(run), color=COLOURS[run["arithmetic"]], alpha=0.8)
     for name, colour in COLOURS.items():
-        checked.plot([], [], "o", color=colour, label=name)
+        checked.plot([], [], "o", color=colour, label=LABELS[name])
     checked.axvline(3000, color="#999999", lw=0.8, ls="--")
     checked.axhline(2000, color="#999999", lw=0.8, ls="--")
     checked.set(xlabel="return with best actions", ylabel="return with sampled actions",
