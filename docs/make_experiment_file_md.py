@@ -25,8 +25,6 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
   another one.
 - **Your own kinds.** Algorithm, scaler, fleet and learner can be your own; see [add a part](../design/add-a-part.md).
-- **Reproducibility.** With synchronous rounds, code, settings and `seed` decide everything in `rounds.jsonl` except
-  times and dollars.
 
 `algorithm.{ppo,impact}.clip` stands for one key in each of these sections; `/` separates their defaults.
 `python docs/make_experiment_file_md.py` writes this page.
