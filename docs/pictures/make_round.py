@@ -42,8 +42,8 @@ def draw() -> plt.Figure:
             axes.annotate("", (xs[LOOP], y), (xs[part], y), arrowprops={
                 "arrowstyle": "-|>", "ls": "--", "color": SHADE, "shrinkA": 0, "shrinkB": 0})
             say(axes, (xs[LOOP] + 1.2, y + 1.7), answer, color=SHADE, style="italic")
-    box(axes, 3, 0.6, width - 6, 4, "the row, the policy file and the checkpoint are written in the next round's step 2",
-        SAND, edge=EDGE, size=9.3)
+    written = "the row, the policy file and the checkpoint are written in the next round's step 2"
+    box(axes, 3, 0.6, width - 6, 4, written, SAND, edge=EDGE, size=9.3)
     return figure
 
 
