@@ -38,7 +38,8 @@ _MESSAGE_BYTES_MAX = 2**29
 """More than the largest trajectory takes; less than four printed characters say as a length."""
 _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
     {"ready": (bool,), "init_cpu_s": (float,)}, {"failed": (str,)},
-    {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,)})
+    {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,),
+     "waited_s": (float, type(None))})
 LOG_BYTES_MAX = 64 * 2**20
 """What the actors of a session print beyond it is not kept: an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
@@ -139,10 +140,10 @@ class LocalFleet:
     """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
 
     Billed durations are modelled: the CPU time that the handler used, divided by the share of a vCPU that the
-    function's memory buys. An actor that died or was killed is billed for the time it was given. Those that a process
-    serves at once share both. They are as many as are expected to end in half of one actor's time limit, and have that
-    limit together: so a round's deadline leaves time to serve them again, if one of them hangs. A new process serves
-    two alone, to learn how long one takes.
+    function's memory buys, and the environment's waits. An actor that died or was killed is billed for the time it was
+    given. Those that a process serves at once share both. They are as many as are expected to end in half of one
+    actor's time limit, and have that limit together: so a round's deadline leaves time to serve them again, if one of
+    them hangs. A new process serves two alone, to learn how long one takes.
     """
 
     def __init__(self, setup: FleetSetup) -> None:
@@ -330,9 +331,10 @@ class LocalFleet:
             self._report(Outcome(
                 process.invocations.popleft().invocation_id, "error" if message["error"] else "ok",
                 response=message["response"], error=message["error"],
-                billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
+                billed_s=min(message["cpu_s"] / self._share + (message["waited_s"] or 0.0), self._timeout_s),
                 init_s=process.init_cpu_s / self._share, init_cpu_s=process.init_cpu_s,
-                cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0))
+                cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0,
+                waited_s=message["waited_s"]))
             process.served += 1
             if process.together == 1:
                 process.alone_s = time.monotonic() - process.since_s

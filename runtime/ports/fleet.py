@@ -48,6 +48,8 @@ class Outcome:
         is_metered: Whether the platform said what it bills; else ``billed_s`` is modelled, or an upper bound.
         cpu_s, init_cpu_s: Measured CPU seconds of it, if it made no environment and was served alone, and of its
             start-up, if known.
+        waited_s: Seconds that its environment waited for something other than a CPU; None if it may have waited, and
+            nobody can tell.
     """
 
     invocation_id: str
@@ -60,6 +62,7 @@ class Outcome:
     is_metered: bool = False
     cpu_s: float = 0.0
     init_cpu_s: float = 0.0
+    waited_s: float | None = 0.0
 
 
 class Fleet(Protocol):
