@@ -235,7 +235,8 @@ def test_a_wait_is_as_long_on_any_machine_and_processes_wait_at_the_same_time(en
 
 
 @pytest.mark.parametrize(("units", "is_unknown", "told"), [
-    ({"wait_s": 0.005}, False, "a step 183 us of CPU and 5 ms of waiting, "), ({"wait_s": 0.0}, False, "a step 183 us, "),
+    ({"wait_s": 0.005}, False, "a step 183 us of CPU and 5 ms of waiting, "),
+    ({"wait_s": 0.0}, False, "a step 183 us, "),
     ({"wait_s": 0.0}, True, "so the modelled bill leaves waits out")])
 def test_the_command_tells_what_a_step_waits(
         monkeypatch: pytest.MonkeyPatch, capsys, units: dict[str, float], is_unknown: bool, told: str) -> None:
