@@ -2,7 +2,8 @@
 
 An environment waits if it sleeps, asks a server, or has a child process compute. CPU seconds leave that out, and AWS
 Lambda bills it. Wall seconds count other people's work on a busy machine. So a wait is what the clock shows, less CPU
-seconds, and less the seconds in the queue for a CPU, which Linux tells.
+seconds, and less the seconds in the queue for a CPU, which Linux tells. It does not tell them of a child process: one
+that finds the machine busy is waited for longer.
 """
 
 from __future__ import annotations
