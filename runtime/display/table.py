@@ -40,7 +40,9 @@ _EVALUATION_LINE_S = 30.0
 _SENTENCES = {
     "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
     "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round may now take at most "
-                        "{factor:g} times as long as the last ones"}
+                        "{factor:g} times as long as the last ones",
+    "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
+                     "which, so the modelled bill leaves waits out"}
 """Events described in a sentence; all others by their fields."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 

@@ -216,6 +216,9 @@ def test_what_a_round_is_fitted_to_is_told_in_a_sentence() -> None:
     assert lines.line("limits_tightened", {
         "round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}) == (
         "! round 7: only $0.0032 are free, so a round may now take at most 2.5 times as long as the last ones")
+    assert lines.line("waits_unknown", {}) == (
+        "! the environment waits for something, or this machine is very busy. This system does not tell which, so the "
+        "modelled bill leaves waits out")
 
 
 def test_the_end_tells_the_sessions_time_and_what_was_dropped() -> None:
