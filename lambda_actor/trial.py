@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ from lambda_actor.spaces import Spaces
 
 _FRAGMENTS, _FURTHER_STEPS_MAX = 6, 64
 """Fragments that are played at most, and the steps of each but the first one."""
+_PROBE_STEPS, _SLOW_S = 24, 2.0
+"""If so many steps take longer, they are all that is played."""
 _EPISODE_EXTRA_BYTES = 2**16
 """Of an open episode's message, at most: all but actions and digests, that is its observation."""
 
@@ -328,8 +331,15 @@ def _replays(
 def _open_episodes(
     environment: ReplayedEnvironment, steps: int, seen: Callable[[Fragment], None]
 ) -> Iterator[OpenEpisode]:
-    """Rolls out fragments of falling length; yields the episodes that they leave open."""
-    policy = random_policy(environment)
+    """Rolls out fragments of falling length, or only a short one of a slow environment; yields the episodes that they
+    leave open."""
+    policy, began_s = random_policy(environment), time.monotonic()
+    probe = roll_out(environment, policy, fragment_steps=min(steps, _PROBE_STEPS), seed=0, round_index=0,
+                     slot=_FRAGMENTS)
+    if time.monotonic() - began_s > _SLOW_S and probe.open_episode is not None:
+        seen(probe)
+        yield probe.open_episode
+        return
     for slot in range(_FRAGMENTS):
         length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)
         fragment = roll_out(environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot)
