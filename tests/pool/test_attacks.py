@@ -279,7 +279,7 @@ def test_a_thread_can_close_it_while_another_one_waits(opens: Opens, monkeypatch
 
     def nobody_ends(timeout_s: float) -> Any:
         is_waiting.set()
-        return next_one(timeout_s) if pool._closed else None
+        return None if threading.current_thread() is thread else next_one(timeout_s)
 
     def sample() -> None:
         try:
@@ -332,6 +332,17 @@ def test_a_trajectory_that_is_damaged_at_the_deadline_costs_its_own_actor_alone(
     assert len(events(tmp_path / "pool", "actor_failed")) == 2
     monkeypatch.undo()
     assert len(pool.sample(policy(), actors=2)) == 2
+
+
+def test_the_error_of_a_call_that_ended_at_its_deadline_is_what_its_actors_failed_with(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = opens()
+    call = pool.submit(policy(), actors=1)
+    call.tally.last_error, call.began_s = "timed out after 4 s", call.began_s - 1e6
+    monkeypatch.setattr(pool._sampler, "deliver", lambda _: None)
+    with pytest.raises(ActorsKeepFailingError, match="timed out after 4 s"):
+        list(pool.as_completed())
 
 
 # Policies
