@@ -331,8 +331,7 @@ def _replays(
 def _open_episodes(
     environment: ReplayedEnvironment, steps: int, seen: Callable[[Fragment], None]
 ) -> Iterator[OpenEpisode]:
-    """Rolls out fragments of falling length, or only a short one of a slow environment; yields the episodes that they
-    leave open."""
+    """Rolls out fragments of falling length, or a short one if it is slow; yields the episodes that they leave open."""
     policy, began_s = random_policy(environment), time.monotonic()
     probe = roll_out(environment, policy, fragment_steps=min(steps, _PROBE_STEPS), seed=0, round_index=0,
                      slot=_FRAGMENTS)

@@ -353,8 +353,8 @@ class ActorPool:
         states = self._published.states
         if self._states not in (None, states) and (self._calls or self._episodes.waiting):
             raise RunError(f"the policy remembers {states or 'nothing'}, the one that left episodes open "
-                           f"{self._states or 'nothing'}; allowed: the same, environment.truncate_at_fragment: true, or "
-                           "another pool")
+                           f"{self._states or 'nothing'}; allowed: the same, another pool, or "
+                           "environment.truncate_at_fragment: true")
         version, weights = self._published.version, self._published.weights
         self._lacked_budget = True
         works = self._reserve(actors)
@@ -362,7 +362,8 @@ class ActorPool:
         now_s = time.monotonic()
         call = Call(self._number + 1, actors, ActorSpec(
             {**self._event, "fragment_steps": steps, "round_index": self._number + 1, "policy_version": version},
-            self.spaces, len(weights), self._experiment.actor.timeout_s), is_streamed, now_s, reserved_usd=self._meter.reserved_usd)
+            self.spaces, len(weights), self._experiment.actor.timeout_s), is_streamed, now_s,
+            reserved_usd=self._meter.reserved_usd)
         self._number, self._calls[call.number] = call.number, call
         with self._unbroken():
             self._save()

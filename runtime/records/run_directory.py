@@ -51,7 +51,8 @@ class RunDirectory(RunFiles):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise RunDirectoryError(f"{here}: " + ("a pool is open there" if is_pool else "another process is training there")) from None
+            raise RunDirectoryError(f"{here}: " + (
+                "a pool is open there" if is_pool else "another process is training there")) from None
         if strange := _strange_file(path):
             self._lock.close()
             raise RunDirectoryError(f"{here}: {strange}")
