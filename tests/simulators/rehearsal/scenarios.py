@@ -160,7 +160,7 @@ def _leg_hangs(world: Rehearsal) -> None:
     stopped_s = world.account.clock.now()
     world.is_hurried = True
     world.until(lambda: world.account.clock.now() > stopped_s + LEG_S, "Lambda's limit")
-    world.check(world.record.has("guard", "has not been heard of"), "the guard did not end it before its leg ended")
+    world.check(world.record.has("guard", "has not reported"), "the guard did not end it before its leg ended")
     # What Lambda does with what is still there.
     os.kill(leg, signal.SIGKILL)
     world.until_gone()
@@ -183,7 +183,7 @@ def _legs_fail(world: Rehearsal) -> None:
         os.kill(process, signal.SIGKILL)
     world.until_gone()
     world.check(world.record.has("guard", "it has finished: a leg failed")
-                or world.record.has("guard", "has not been heard of"), "the guard ended it for another reason")
+                or world.record.has("guard", "has not reported"), "the guard ended it for another reason")
 
 
 def _two_legs(world: Rehearsal) -> None:
@@ -225,7 +225,7 @@ def _external(world: Rehearsal) -> None:
     world.check(second.usd(0) >= promised_usd, f"opened again with {second.lines[0]}, and {promised_usd} was promised")
     world.record.tell("fault", "kill -9 of the process that holds the pool")
     second.kill()
-    _check_ended_quickly(world, "has not been heard of")
+    _check_ended_quickly(world, "has not reported")
 
 
 def _external_closed(world: Rehearsal) -> None:
@@ -319,7 +319,7 @@ def _hangs(world: Rehearsal) -> None:
     os.kill(world.machine().learner.pid, signal.SIGSTOP)
     world.is_hurried = True
     world.until_gone()
-    world.check(world.record.has("guard", "has not been heard of"), "the guard ended it for another reason")
+    world.check(world.record.has("guard", "has not reported"), "the guard ended it for another reason")
 
 
 def _never_boots(world: Rehearsal) -> None:
