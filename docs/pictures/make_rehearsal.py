@@ -88,7 +88,8 @@ def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
     if rounds:
         counts = sorted({event["actor_count"] for event in rounds})
         axes.text(rounds[-1]["at_s"] / 60 + 0.5, _y("actors"),
-                  f"a bar a round or call,\nas high as its actors\n({' to '.join(map(str, counts[:1] + counts[1:][-1:]))})",
+                  "a bar a round or call,\nas high as its actors\n("
+                  f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))})",
                   va="center", fontsize=8, color=EDGE)
 
 
