@@ -121,6 +121,11 @@ def test_submitted_calls_overlap_and_come_as_they_end(opens: Opens) -> None:
     assert not list(pool.as_completed())
 
 
+def test_an_environment_that_is_a_function_is_refused_with_how_to_name_it() -> None:
+    with pytest.raises(RunError, match="allowed: text, here 'module:make_environment' of a module that actors can"):
+        ActorPool({"environment": {"id": make_environment}}, budget_usd=1.0)
+
+
 def test_a_call_that_the_budget_does_not_hold_starts_nothing(opens: Opens, tmp_path: Path) -> None:
     dear = {"timeout_s": 900, "memory_mib": 10_240}
     # One actor's worst case is $0.152.
