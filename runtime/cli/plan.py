@@ -78,6 +78,9 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
     deployed = base.resolved(is_deployed=True)
     learner, place = experiment.learner, deployed.learner.stellaris.place
+    if learner.chosen.is_external:
+        raise ExperimentError("learner.kind = external cannot be planned, as nobody knows the calls of a pool; make "
+                              "synth says what its deployment and its actors cost per hour")
     if not (learner.chosen.is_tabled or learner.chosen.has_actors):
         raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: "
                               + " | ".join(kind for kind, one in UPDATERS.settings.items() if one.is_tabled))

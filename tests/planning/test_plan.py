@@ -196,6 +196,7 @@ def test_keys_that_the_chosen_way_never_reads_are_not_written(tmp_path: Path) ->
     (["--set", "environment.id=tests.environments:make_raising"], "it raised when it was tried: RuntimeError"),
     (["--set", "environment.id=os:abort"], "it ended the process that it was tried in (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
+    (["--set", "learner.kind=external"], "make synth says what its deployment"),
     (["--set", "learner.kind=function", "--set", "cache.kind=serverless"], "allowed: none, such as with --set"),
     (["--set", "learner.kind=stellaris", "--set", "learner.stellaris.place=ray"], "allowed: auto | lambda"),
 ])
