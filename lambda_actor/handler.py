@@ -30,6 +30,7 @@ from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy, read_policy
 from lambda_actor.replay import REPLAYS, ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
+from lambda_actor.waiting import waits
 
 if TYPE_CHECKING:
     from lambda_actor.onnx_policy import GraphPolicy
@@ -136,6 +137,7 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
     return [found[place] for place in range(len(events))]
 
 
+@waits.counted()
 def roll_out_events(
     events: Sequence[Mapping[str, Any]], policy: Policy | GraphPolicy, episodes: Sequence[OpenEpisode | None],
     is_wanted: Callable[[str], bool],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -34,6 +35,8 @@ from lambda_actor.spaces import Spaces
 
 _FRAGMENTS, _FURTHER_STEPS_MAX = 6, 64
 """Maximum fragments to play, and maximum steps of each after the first."""
+_PROBE_STEPS, _SLOW_S = 24, 2.0
+"""If this many steps take longer, the trial plays no more."""
 _EPISODE_EXTRA_BYTES = 2**16
 """Maximum bytes of an open episode's message without actions and digests: mostly the observation."""
 
@@ -329,8 +332,14 @@ def _replays(
 def _open_episodes(
     environment: ReplayedEnvironment, steps: int, seen: Callable[[Fragment], None]
 ) -> Iterator[OpenEpisode]:
-    """Rolls out fragments of decreasing length. Yields the episodes that they leave open."""
-    policy = random_policy(environment)
+    """Rolls out fragments of decreasing length, or a short one if it is slow. Yields episodes left open."""
+    policy, began_s = random_policy(environment), time.monotonic()
+    probe = roll_out(environment, policy, fragment_steps=min(steps, _PROBE_STEPS), seed=0, round_index=0,
+                     slot=_FRAGMENTS)
+    if time.monotonic() - began_s > _SLOW_S and probe.open_episode is not None:
+        seen(probe)
+        yield probe.open_episode
+        return
     for slot in range(_FRAGMENTS):
         length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)
         fragment = roll_out(environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot)

@@ -212,6 +212,13 @@ def make_talkative() -> gymnasium.Env:
     return TalkativeCounter()
 
 
+def make_outside() -> gymnasium.Env:
+    """Observes what its space does not allow."""
+    made = StatefulCounter()
+    made.observation_space = spaces.Box(-1e-3, 1e-3, (2,), np.float32)
+    return made
+
+
 def make_endless() -> gymnasium.Env:
     return StatefulCounter(episode_steps=None)
 

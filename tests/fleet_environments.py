@@ -20,6 +20,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
+from lambda_actor.waiting import waits
+
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 DIRECTORY_VARIABLE = "FLEET_ENVIRONMENTS_DIRECTORY"
 SPECIAL_STEP = 3
@@ -58,6 +60,12 @@ class Steady(gymnasium.Env):
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         self._state, self._steps = np.array(state["state"]), int(state["steps"])
+
+
+def waiting(event: Mapping[str, object], context: object) -> dict[str, object]:
+    """A handler whose environment waits for 100 s, by its clock."""
+    waits._seconds = 100.0
+    return {"invocation_id": event["invocation_id"]}
 
 
 def mark(name: str) -> None:

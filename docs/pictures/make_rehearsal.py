@@ -31,13 +31,17 @@ def draw(rehearsal: dict[str, Any]) -> plt.Figure:
     figure, (lanes, dollars) = plt.subplots(
         2, 1, figsize=(11, 6.2), sharex=True, gridspec_kw={"height_ratios": (5, 4), "hspace": 0.08})
     _bar(lanes, "stack", 0.0, done.get("stack", end), SAND, "one experiment: all that is deployed for it")
-    if "cache" in done:
-        _bar(lanes, "cache", 0.0, done["cache"], GREEN, "ElastiCache")
+    found = {kind for kind, names in rehearsal["found_before"].items() if names}
+    if "caches" in found:
+        _bar(lanes, "cache", 0.0, done.get("cache", end), GREEN, "ElastiCache")
+    else:
+        lanes.text(0.3, _y("cache"), "none", va="center", fontsize=9, color=EDGE)
     _draw_learner(lanes, events, done.get("learner", end))
     _draw_actors(lanes, events)
     _draw_guard(lanes, rehearsal, events)
     lanes.set(ylim=(-0.6, len(LANES) - 0.4), yticks=range(len(LANES)), xlim=(-0.2, end * 1.02))
-    lanes.set_yticklabels(reversed(LANES), color=INK)
+    has_pool = not found & {"auto scaling groups", "state machines"}
+    lanes.set_yticklabels(["pool" if lane == "learner" and has_pool else lane for lane in reversed(LANES)], color=INK)
     lanes.tick_params(length=0)
     lanes.set_title(f"A rehearsal: {rehearsal['clock_s'] / 60:.0f} minutes of a deployment, played in "
                     f"{rehearsal['wall_s']:.0f} s without an account; dollars are modelled from list prices",
@@ -70,7 +74,8 @@ def _draw_learner(axes: plt.Axes, events: list[dict[str, Any]], end: float) -> N
             _bar(axes, "learner", start, ends.get(event["instance"], end), "#ffffff", "boots" * (boots_min > _TEXT_MIN))
     stops = [event["at_s"] / 60 for event in events if event["who"] == "instance" and "service ended" in event["what"]]
     for start in trainings:
-        _bar(axes, "learner", start, min([stop for stop in stops if stop > start], default=end), BLUE, "trains")
+        stop = min([at for at in [*stops, *trainings] if at > start], default=end)
+        _bar(axes, "learner", start, stop, BLUE, "trains" * (stop - start > _TEXT_MIN))
 
 
 def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
@@ -81,7 +86,10 @@ def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
         axes.bar(event["at_s"] / 60, height, width=0.25, bottom=_y("actors") - 0.35, color=ORANGE, edgecolor=EDGE,
                  linewidth=0.6)
     if rounds:
-        axes.text(rounds[-1]["at_s"] / 60 + 0.5, _y("actors"), f"a bar a round,\nas high as its actors\n(2 to {most})",
+        counts = sorted({event["actor_count"] for event in rounds})
+        axes.text(rounds[-1]["at_s"] / 60 + 0.5, _y("actors"),
+                  "a bar a round or call,\nas high as its actors\n("
+                  f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))})",
                   va="center", fontsize=8, color=EDGE)
 
 

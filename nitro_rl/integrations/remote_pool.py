@@ -24,6 +24,7 @@ class RemotePool:
 
     Attributes:
         spaces: The environment's `lambda_actor.spaces.Spaces`, as a JSON dict.
+        actors_max, steps_max: Most actors of a call, and most steps of each.
         spent_usd: The pool's spending at its last answer.
     """
 
@@ -48,6 +49,7 @@ class RemotePool:
         try:
             head, _ = self._answer()
             self.spaces = dict(head["spaces"])
+            self.actors_max, self.steps_max = int(head["actors_max"]), int(head["steps_max"])
         except BaseException as error:
             self._child.end(_PATIENCE_S if isinstance(error, RunError) else 0.0)
             raise

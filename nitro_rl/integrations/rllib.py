@@ -151,7 +151,9 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             RunError: The pool does not support the configuration; see the message.
         """
         self._remote: RemotePool | None = None
-        if config.num_env_runners and not config.in_evaluation:
+        # RLlib only logs what its remote runners raise.
+        is_remote = bool(kwargs.get("worker_index")) and config.create_local_env_runner
+        if config.num_env_runners and not config.in_evaluation and not is_remote:
             raise RunError(f"num_env_runners = {config.num_env_runners} is not allowed with a pool of actors; allowed: "
                            "0, and more actors of the pool")
         super().__init__(config=config, **kwargs)
@@ -160,12 +162,16 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self._ahead: tuple[ModulePolicy, int] | None = None
         self._held: list[Trajectory] = []
         self.sampled: list[Trajectory] = []
-        if self.config.in_evaluation:
+        if self.config.in_evaluation or is_remote:
             return
         spaces = self.env.single_observation_space, self.env.single_action_space
         _check(self.config, self._callbacks, *spaces)
         self._policy()
-        self._remote = RemotePool(**self.pool)
+        try:
+            self._remote = RemotePool(**self.pool)
+        except TypeError as error:
+            raise RunError(f"pool cannot be opened: {error}; allowed: python, experiment, budget_usd, out") from None
+        self._check_sizes(self._remote)
         found = self._remote.spaces
         choices = tuple(found["action_counts"]) or found["action_count"]
         wanted = (spaces[1].shape[0] if isinstance(spaces[1], gymnasium.spaces.Box) else
@@ -176,6 +182,17 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
                 spaces[0].shape, wanted):
             self._remote.close()
             raise RunError(f"the pool's environment has spaces {found}, RLlib's has {spaces}; they must be the same")
+
+    def _check_sizes(self, remote: RemotePool) -> None:
+        asked = self.config.get_rollout_fragment_length(self.worker_index) * self.config.num_envs_per_env_runner
+        steps = self.fragment_steps or -(-asked // self.actors)
+        for what, value, most, key in (
+                ("actors", self.actors, remote.actors_max, "the most of scaler"),
+                (f"{asked:,} steps for {self.actors} actors, or fragment_steps:", steps, remote.steps_max,
+                 "actor.fragment_steps")):
+            if not 1 <= value <= most:
+                remote.close()
+                raise RunError(f"{what} = {value} is not allowed; allowed: 1 to {most}, {key} in pool['experiment']")
 
     def _sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None, explore: bool,
                 random_actions: bool = False, force_reset: bool = False) -> list[SingleAgentEpisode]:

@@ -94,7 +94,7 @@ class ThisMachine:
         rates.save()
         actor = experiment.actor
         fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
-                              speed=lambda_speed(actor.memory_mib))
+                              speed=lambda_speed(actor.memory_mib), events=run.events)
         times = make_times(rates, experiment)
         learner_fleet, store = None, ""
         durations = times.durations if isinstance(times, GradientTimes) else None

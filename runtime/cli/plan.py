@@ -54,6 +54,8 @@ def add_command(commands: Any) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from runtime.cost.prices import PRICES
+    from runtime.cost.rates import WAIT
+    from runtime.display.table import EventLines
     from runtime.planning.drawing import draw, duration, folded, scatter_lines, short_time, table_lines
     from runtime.planning.prediction import NO_CACHE, Sample, picks, predict_all
     from runtime.planning.workload import sample
@@ -76,6 +78,9 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError("algorithm.rounds = asynchronous cannot be planned; allowed: synchronous")
     deployed = base.resolved(is_deployed=True)
     learner, place = experiment.learner, deployed.learner.stellaris.place
+    if learner.chosen.is_external:
+        raise ExperimentError("learner.kind = external cannot be planned, as nobody knows the calls of a pool; make "
+                              "synth says what its deployment and its actors cost per hour")
     if not (learner.chosen.is_tabled or learner.chosen.has_actors):
         raise ExperimentError(f"learner.kind = {learner.kind} cannot be planned; allowed: "
                               + " | ".join(kind for kind, one in UPDATERS.settings.items() if one.is_tabled))
@@ -86,11 +91,15 @@ def _plan(options: argparse.Namespace) -> int:
         raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = {learner.kind} is not "
                               "deployed, and so not planned; allowed: none, such as with --set cache.kind=none")
     steps = options.steps or experiment.stop.max_steps or _STEPS
+    environment, _ = preflight(experiment)
     say(f"sampling the work of {options.experiment} for {options.seconds} s on one core …")
     found = Sample(**sample(options.experiment, options.set, options.seconds))
-    environment, _ = preflight(experiment)
-    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {short_time(seconds)}" for unit, seconds in found.units.items()
-                                if unit in _UNIT_NAMES)))
+    told = {unit: short_time(seconds) for unit, seconds in found.units.items() if unit in _UNIT_NAMES}
+    if waited_s := found.units.get(WAIT):
+        told["step_s"] += f" of CPU and {short_time(waited_s)} of waiting"
+    say(folded("  " + ", ".join(f"{_UNIT_NAMES[unit]} {text}" for unit, text in told.items())))
+    if found.has_unknown_waits:
+        say(folded(str(EventLines().line("waits_unknown", {}))))
     predictions = predict_all(base, found, environment, PRICES, steps=steps, seeds=options.seeds)
     chosen = picks(predictions)
     many = f" with each of {options.seeds} seeds, one after the other" if options.seeds > 1 else ""

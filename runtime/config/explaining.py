@@ -160,6 +160,8 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
         return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
     allowed = allowed_values(info) if info else problem["msg"]
     meant = difflib.get_close_matches(str(value), _choices(info.annotation), 1) if info else []
+    if path == "environment.id" and callable(value):
+        allowed += f", here 'module:{getattr(value, '__name__', '…')}' of a module that actors can import"
     return (f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
             + "".join(f"; did you mean {one}?" for one in meant))
 

@@ -37,6 +37,9 @@ UNITS: Final = {
     "product_sample_s": "a sample of a Hessian-vector product",
 }
 """The units of work, each in CPU seconds of one core."""
+WAIT: Final = "wait_s"
+"""Seconds that a step waits for something other than a CPU, the same on any machine. Only an environment that is
+measured here has them; the table does not. See `lambda_actor.waiting`."""
 TABLE_PATH: Final = Path(__file__).with_name("rates.json")
 LEARNER_INIT_S: Final = 1.9
 """CPU seconds of a learner function's start-up: importing torch and the learner. Measured on the machine of the table,
@@ -133,7 +136,8 @@ class _Kept(Section):
     """The file of a run's rates; a unit takes at most the longest allowed ``learner.update_timeout_s``."""
 
     source: str
-    units: Mapping[Annotated[str, Field(pattern=f"^({'|'.join(UNITS)})$")], Annotated[float, Field(ge=0, le=86_400)]]
+    units: Mapping[Annotated[str, Field(pattern=f"^({'|'.join((*UNITS, WAIT))})$")],
+                   Annotated[float, Field(ge=0, le=86_400)]]
 
 
 class Rates:
@@ -222,8 +226,9 @@ class ModelledTimes(WorkTimes):
         return count * self._rates.known("product_sample_s", measured_s, count) / self._product_speed
 
     def evaluate_s(self, steps: int, measured_s: float) -> float:
-        """Returns the seconds of an evaluation, by its steps."""
-        return steps * self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
+        """Returns the seconds of an evaluation, by its steps, which wait as an actor's do."""
+        return steps * (self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
+                        + self._rates.units.get(WAIT, 0.0))
 
 
 class FunctionTimes(ModelledTimes):

@@ -37,10 +37,14 @@ _OTHER_LINES = 8
 """Lines of the live display without rounds and events: a heading, four bars, an evaluation, the pace, an empty line."""
 _EVALUATION_LINE_S = 30.0
 """Seconds between the plain display's reports of a long evaluation."""
+_CALL_LINE_S = 1.0
+"""Seconds between lines about a pool's calls, of which hundreds may end in a second."""
 _SENTENCES = {
     "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
     "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round may now take at most "
-                        "{factor:g} times as long as the last ones"}
+                        "{factor:g} times as long as the last ones",
+    "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
+                     "which, so the modelled bill leaves waits out"}
 """Events described in a sentence; all others by their fields."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
@@ -251,6 +255,31 @@ class PlainDisplay(_TextDisplay):
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         if (line := self._lines.line(kind, fields)) is not None:
             self._print(line)
+
+
+class PoolDisplay(_TextDisplay):
+    """A line for each call of a pool; of calls that end within a second, only for the last one."""
+
+    _steps, _told_s = 0, -math.inf
+    _row: RoundRow | None = None
+
+    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+        super().started(experiment, facts, rows)
+        self._started_s = self._clock()
+
+    def on_round_end(self, row: RoundRow) -> None:
+        self._steps, self._row = self._steps + row.env_steps, row
+        if self._clock() - self._told_s >= _CALL_LINE_S:
+            self.close()
+
+    def close(self) -> None:
+        row, self._row, self._told_s = self._row, None, self._clock()
+        if row is not None:
+            self._print(
+                f"call {row.round_index:>5}  steps {row.env_steps_total:>9,}  "
+                f"return {return_text(row.episode_return_mean):>8}  actors {_actors(row):>7}  "
+                f"{self._steps / max(self._told_s - self._started_s, 1e-9):>7,.0f} steps/s  "
+                f"{spent_of(row.spent_usd, self._experiment.budget.usd)}")
 
 
 class LiveDisplay(_TextDisplay):

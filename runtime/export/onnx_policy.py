@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,10 @@ class OnnxPolicy:
     Attributes:
         weights: The message for actors.
         policy_version: As given.
+        states: Shapes of its recurrent state, by name; known after `check`.
     """
+
+    states: Mapping[str, tuple[int, ...]] = {}
 
     def __init__(self, graph: str | os.PathLike[str] | bytes, act: str = "gaussian", epsilon: float = 0.0,
                  policy_version: int = 0) -> None:
@@ -99,7 +103,7 @@ class OnnxPolicy:
             RunError: They cannot.
         """
         try:
-            signature_of(self._ports, self._act, self._epsilon, spaces)
+            self.states = signature_of(self._ports, self._act, self._epsilon, spaces).states
             self._check_sizes(memory_mib, has_cache=has_cache)
             if importlib.util.find_spec("onnxruntime"):
                 self._try(spaces)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from lambda_actor.errors import told
+from lambda_actor.waiting import waits
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 from runtime.processes.inside import connect
 from runtime.settings.kinds import load
@@ -49,19 +50,20 @@ def main(control_fd: int, name: str, is_together: bool) -> None:
 
 
 def serve(handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
-    """Calls a handler, and returns its response or exception, and the CPU seconds used."""
+    """Calls a handler, and returns its response or exception, the CPU seconds used, and the waits."""
     return _serve_together(lambda events, context: [handler(events[0], context)], [event])[0]
 
 
 def _serve_together(handler: _Several, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls a handler with several events, which share the CPU seconds evenly."""
-    started_cpu_s = time.process_time()
+    """Calls a handler with several events, which share the seconds evenly."""
+    started_cpu_s, _ = time.process_time(), waits.take()
     try:
         answers = handler(events, None)
     except BaseException as raised:
         answers = [raised] * len(events)
     cpu_s = (time.process_time() - started_cpu_s) / len(events)
-    return [_reply(answer) | {"cpu_s": cpu_s} for answer in answers]
+    waited_s = None if (found := waits.take()) is None else found / len(events)
+    return [_reply(answer) | {"cpu_s": cpu_s, "waited_s": waited_s} for answer in answers]
 
 
 def _reply(answer: dict[str, Any] | BaseException) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Fleets with a computed bill: steps of their actors times the seconds per step."""
+"""Fleets with a computed bill: steps of their actors times the seconds per step, and waits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runtime.cost.rates import FunctionTimes, Rates
+from runtime.cost.rates import WAIT, FunctionTimes, Rates
 from runtime.fleet.passing import PassingFleet
 from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.ports.run import EventSink
 
 
 class CountingLearner(PassingFleet):
@@ -57,17 +58,20 @@ class CountingFleet(PassingFleet):
     probably continue it.
     """
 
-    def __init__(self, fleet: Fleet, rates: Rates, *, fragment_steps: int, timeout_s: float, speed: float) -> None:
+    def __init__(self, fleet: Fleet, rates: Rates, *, fragment_steps: int, timeout_s: float, speed: float,
+                 events: EventSink | None = None) -> None:
         """Bills the invocations of a fleet, which it also closes.
 
         Args:
             fragment_steps: ``actor.fragment_steps``.
             timeout_s: Most that is billed.
-            speed: Speed of the billed function; see `lambda_speed`.
+            speed: Speed of the billed function; see `lambda_speed`. A wait takes the same time at any speed.
+            events: Records that waits are unknown.
         """
         super().__init__(fleet)
         self._rates = rates
         self._fragment_steps, self._timeout_s, self._speed = fragment_steps, timeout_s, speed
+        self._events = events
         self._begun: dict[str, Invocation] = {}
 
     def start(self, invocations: Sequence[Invocation]) -> None:
@@ -83,13 +87,21 @@ class CountingFleet(PassingFleet):
         response = outcome.response or {}
         steps = response.get("env_steps", self._fragment_steps)
         if outcome.status == "ok" and outcome.cpu_s:
-            self._rates.known("step_s", outcome.cpu_s, max(1, steps + response.get("replayed_steps", 0)))
+            played = max(1, steps + response.get("replayed_steps", 0))
+            if "step_s" not in self._rates.units:
+                # Else the table has them, which waits for nothing, or an earlier fragment.
+                if outcome.waited_s:
+                    self._rates.known(WAIT, outcome.waited_s, played)
+                elif outcome.waited_s is None and self._events is not None:
+                    self._events.append("waits_unknown")
+            self._rates.known("step_s", outcome.cpu_s, played)
             self._rates.known("init_s", outcome.init_cpu_s, 1)
         units = self._rates.units
         if outcome.status == "timeout" or "step_s" not in units:
             billed_s = limit_s if outcome.status == "timeout" else outcome.billed_s
         else:
-            work_s = units.get("invocation_s", 0.0) + (steps + invocation.replayed_steps) * units["step_s"]
-            billed_s = work_s / self._speed
+            played = steps + invocation.replayed_steps
+            work_s = units.get("invocation_s", 0.0) + played * units["step_s"]
+            billed_s = work_s / self._speed + played * units.get(WAIT, 0.0)
         return replace(outcome, billed_s=min(billed_s, limit_s),
                        init_s=units["init_s"] / self._speed if "init_s" in units else outcome.init_s)

@@ -38,7 +38,8 @@ _MESSAGE_BYTES_MAX = 2**29
 """Above the largest trajectory, and below the length that four printed characters make."""
 _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
     {"ready": (bool,), "init_cpu_s": (float,)}, {"failed": (str,)},
-    {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,)})
+    {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,),
+     "waited_s": (float, type(None))})
 LOG_BYTES_MAX = 64 * 2**20
 """Limit for the actors' output in a session; an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
@@ -139,10 +140,10 @@ class LocalFleet:
     """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
 
     Billed durations are modelled: the handler's CPU time, divided by the share of a vCPU that the function's memory
-    buys. An actor that died or was killed is billed for its time limit. Invocations that a process serves at once share
-    both. Their number is such that half a time limit should do, and they have one time limit together, so that a
-    round's deadline leaves time to serve them again if one hangs. A new process serves two alone first, to learn how
-    long one takes.
+    buys, and the environment's waits. An actor that died or was killed is billed for its time limit. Invocations that a
+    process serves at once share both. Their number is such that half a time limit should do, and they have one time
+    limit together, so that a round's deadline leaves time to serve them again if one hangs. A new process serves two
+    alone first, to learn how long one takes.
     """
 
     def __init__(self, setup: FleetSetup) -> None:
@@ -329,9 +330,10 @@ class LocalFleet:
             self._report(Outcome(
                 process.invocations.popleft().invocation_id, "error" if message["error"] else "ok",
                 response=message["response"], error=message["error"],
-                billed_s=min(message["cpu_s"] / self._share, self._timeout_s),
+                billed_s=min(message["cpu_s"] / self._share + (message["waited_s"] or 0.0), self._timeout_s),
                 init_s=process.init_cpu_s / self._share, init_cpu_s=process.init_cpu_s,
-                cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0))
+                cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0,
+                waited_s=message["waited_s"]))
             process.served += 1
             if process.together == 1:
                 process.alone_s = time.monotonic() - process.since_s

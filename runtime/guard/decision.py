@@ -42,11 +42,11 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
 def _reason_in_silence(deployed: GuardedStack, entry: Entry | None, now_s: float) -> str:
     if entry is None or not entry.heartbeat_at_s:
         if now_s - deployed.created_at_s > MISSING_S:
-            return f"its learner never reported, in {MISSING_S / 60:g} minutes"
+            return f"its learner or pool never reported, in {MISSING_S / 60:g} minutes"
         return ""
     limit_s = STARTING_S if entry.state == STARTING else LATE_S
     if silent_s(entry, now_s) > limit_s:
-        return f"its learner ({entry.state}) has not reported for {limit_s / 60:g} minutes"
+        return f"its learner or pool ({entry.state}) has not reported for {limit_s / 60:g} minutes"
     return ""
 
 

@@ -192,8 +192,8 @@ class Teardown:
         is_there = entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S and (
             deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"))
         if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
-            return "the learner, which puts its results into the bucket"
-        # A learner that ends normally has stopped its actors and removed the event.
+            return "the learner, which puts its results into the bucket, or the pool"
+        # One that ends normally has stopped its actors and removed the event.
         if entry.stop_event and parts.alias:
             self._invoke_stop(deployed, parts, entry.stop_event)
         return ""
@@ -288,8 +288,8 @@ class Teardown:
         steps = ", ".join(f"{name} after {at - order.ordered_at_s:.0f} s" for name, at in sorted(
             order.steps.items(), key=lambda step: step[1]))
         self._tell(f"{deployed.name} is gone",
-                   f"{order.reason}. {_dollars(deployed, entry, self._now())} Steps: {steps}. The results are in the "
-                   f"results bucket under {deployed.run}/")
+                   f"{order.reason}. {_dollars(deployed, entry, self._now())} Steps: {steps}. The results of a run "
+                   f"are in the results bucket under {deployed.run}/, those of a pool in its own directory")
 
 
 def _order(entry: Entry) -> Order:

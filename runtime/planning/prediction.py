@@ -21,7 +21,7 @@ from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
-from runtime.cost.rates import FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
+from runtime.cost.rates import WAIT, FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
 from runtime.cost.sizes import weights_bytes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
@@ -107,11 +107,13 @@ class Sample:
         units: CPU seconds of each unit; see `runtime.planning.workload.Workload.units`.
         message_bytes: Size of the weights and a trajectory.
         fragment_steps: Steps of that trajectory.
+        has_unknown_waits: Whether the environment may have waited, for an unknown time.
     """
 
     units: Mapping[str, float]
     message_bytes: int
     fragment_steps: int
+    has_unknown_waits: bool = False
 
 
 def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
@@ -264,11 +266,13 @@ def rounds_of(
     # On average, a replayed episode is half over, and half the maximum length.
     replayed = longest / 4 if experiment.environment.replay else 0.0
     fragment_s = units["invocation_s"] + (steps_each + replayed) * units["step_s"]
+    waited_s = (steps_each + replayed) * units.get(WAIT, 0.0)
     if parallel_speed is None:
-        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib)
+        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib) + waited_s
         collect_s = INVOKE_S + actor_s
     else:
-        actor_s = fragment_s / (speed * parallel_speed)
+        # Processes wait at the same time, and a process for one environment after the other.
+        actor_s = fragment_s / (speed * parallel_speed) + waited_s
         lanes = learner.chosen.instances_at_once or experiment.fleet.processes
         collect_s = math.ceil(actors / lanes) * actor_s
     detect_s = times.detect_s(detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0)

@@ -1,7 +1,7 @@
 """Measures the CPU seconds of each unit of an experiment's work on one thread; see `runtime.cost.rates.UNITS`.
 
-It adds two units that no bill has: ``trajectory_s``, decoding a trajectory and putting it into a batch, and
-``round_s``, the checkpoint of a round.
+It also measures a step's wait, and two units that no bill has: ``trajectory_s``, decoding a trajectory and putting it
+into a batch, and ``round_s``, the checkpoint of a round.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
+from lambda_actor.waiting import waits
 from runtime.config.resolved import FittedExperiment
+from runtime.cost.rates import WAIT
 from runtime.errors import ExperimentError, RunError, one_line
 from runtime.ports.learning import Batch, DetectorSamples
 from runtime.processes.child import Child, how_it_ended
@@ -35,7 +38,6 @@ from runtime.processes.inside import connect
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.training.evaluation import Evaluator
-from runtime.training.preflight import preflight
 
 _START = """
 import json, sys, time
@@ -44,7 +46,7 @@ from lambda_actor.environments import make_environment
 make_environment(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
 print(time.process_time())
 """
-_EVALUATION_EPISODES = 3
+_EVALUATION_EPISODES, _EPISODE_STEPS, _PROBE_STEPS = 3, 1000, 8
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,19 @@ class Workload:
     Attributes:
         seconds: Measured CPU seconds of a unit, by its name.
         message_bytes: Size of the weights and a trajectory of one fragment.
+        playing_s: Seconds by the clock that actors and evaluations may play each time; a slow environment takes fewer
+            steps.
+        wall: Monotonic seconds.
+        has_unknown_waits: Whether the environment may have waited, for an unknown time.
     """
 
     experiment: FittedExperiment
     clock: Callable[[], float] = time.process_time
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     message_bytes: int = 0
+    playing_s: float = math.inf
+    wall: Callable[[], float] = time.monotonic
+    has_unknown_waits: bool = False
 
     def __post_init__(self) -> None:
         """Makes an environment and a learner, and samples training data with actors."""
@@ -115,9 +124,17 @@ class Workload:
 
     def _act(self) -> None:
         steps = self.experiment.actor.fragment_steps
+        self._fragment(1)  # Makes the environment, if it is not there yet.
+        probe, began_s = min(steps, _PROBE_STEPS), self.wall()
+        self._fragment(probe)
+        self._step_wall_s = (self.wall() - began_s) / probe
+        steps = self._affordable(steps)
         few = max(1, steps // 8)
-        self._fragment(few)  # Makes the environment, if it does not exist yet.
+        waits.take()
         few_s, all_s = (self._timed(partial(self._fragment, length)) for length in (few, steps))
+        waited_s = waits.take()
+        self.has_unknown_waits |= waited_s is None
+        self._note(WAIT, (waited_s or 0.0) / (few + steps))
         step_s = (all_s - few_s) / (steps - few) if steps > few else all_s / steps
         if step_s <= 0.0:
             step_s = all_s / steps
@@ -125,6 +142,11 @@ class Workload:
         self._note("invocation_s", all_s - steps * step_s)
 
     def _evaluate(self) -> None:
+        longest = min(self.environment.episode_steps_max or _EPISODE_STEPS, _EPISODE_STEPS)
+        if _EVALUATION_EPISODES * longest * self._step_wall_s > self.playing_s:
+            # Whole episodes take too long. Its steps are much like an actor's.
+            self._note("evaluated_step_s", self.seconds["step_s"][-1])
+            return
         evaluate = Evaluator(self.environment, _EVALUATION_EPISODES, seed=self._round_index)
         started_s = self.clock()
         evaluation = evaluate(self._weights)
@@ -166,6 +188,10 @@ class Workload:
             save_checkpoint(Path(folder), Checkpoint(1, state.arrays, {}))
             self._note("round_s", self.clock() - started_s)
 
+    def _affordable(self, steps: int) -> int:
+        """Returns a fragment's steps, or fewer if they would take more than half of the time for playing."""
+        return int(min(steps, max(_PROBE_STEPS, self.playing_s / 2 / max(self._step_wall_s, 1e-9))))
+
     def _timed(self, work: Callable[[], Any]) -> float:
         started_s = self.clock()
         work()
@@ -194,11 +220,14 @@ class Workload:
 
         sizes, spaces = self._sizes, self.environment.spaces
         kind = wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY
-        responses = [self._fragment(sizes.fragment_steps, slot)
-                     for slot in range(sizes.samples // sizes.fragment_steps)]
-        messages = [from_text(one["trajectory"]) for one in responses]
+        steps = self._affordable(sizes.fragment_steps)
+        count, until_s = sizes.samples // steps, self.wall() + self.playing_s / 2
+        messages: list[bytes] = []
+        while not messages or (len(messages) < count and self.wall() < until_s):
+            messages.append(from_text(self._fragment(steps, len(messages))["trajectory"]))
+        messages = list(islice(cycle(messages), count))
         self.message_bytes = len(self._weights) + round(
-            len(messages[0]) * self.experiment.actor.fragment_steps / sizes.fragment_steps)
+            len(messages[0]) * self.experiment.actor.fragment_steps / steps)
         started_s = self.clock()
         batch = assemble_batch([wire.decode(message, kind) for message in messages], spaces,
                                clip_rewards=self.experiment.environment.clip_rewards)
@@ -218,6 +247,8 @@ class Workload:
 
 def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]:
     """Samples the work of an experiment in a separate process, because an environment may end its process.
+
+    `preflight` has tried it: to do that here again would take as long as the sampling if the environment is slow.
 
     Args:
         path: The experiment file.
@@ -252,8 +283,12 @@ def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) ->
     """Samples, and answers with the result, or an ``error``, as JSON."""
     connection, _ = connect(control_fd)
     try:
-        _, fitted = preflight(load_trusted_experiment(path, overrides).resolved())
-        answer = _sampled(Workload(fitted), seconds)
+        experiment = load_trusted_experiment(path, overrides).resolved()
+        section = experiment.environment
+        environment = make_environment(section.id, section.preprocessing, section.options)
+        environment.close()
+        fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+        answer = _sampled(Workload(fitted, playing_s=seconds / 4), seconds)
     except (RunError, ActorError) as error:
         answer = {"error": str(error)}
     connection.send_bytes(json.dumps(answer).encode())
@@ -261,15 +296,18 @@ def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) ->
 
 def _sampled(work: Workload, seconds: int) -> dict[str, Any]:
     """Measures each unit until the time is over; the first round only warms up, if there is a second."""
-    until_s = time.monotonic() + seconds
+    began_s = time.monotonic()
+    until_s = began_s + seconds
     work.measure()
+    last_s = time.monotonic() - began_s
     if time.monotonic() < until_s:
         work.seconds.clear()
         work.measure()
-    while time.monotonic() < until_s:
+    while (began_s := time.monotonic()) + last_s <= until_s:
         work.measure()
+        last_s = time.monotonic() - began_s
     return {"units": dict(work.units()), "message_bytes": work.message_bytes,
-            "fragment_steps": work.experiment.actor.fragment_steps}
+            "fragment_steps": work.experiment.actor.fragment_steps, "has_unknown_waits": work.has_unknown_waits}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def numpy_policy(
     """Makes a policy of fully connected layers, which actors run without torch.
 
     Args:
-        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each layer, as in torch's Linear.
+        layers: Weight, float ``[out, in]``, and bias, ``[out]``, of each of at least two layers, as in torch's Linear.
         activation: Between the layers, ``tanh`` or ``relu``.
         log_std: For continuous actions, ``[A]``; the last layer is their mean. None for logits of choices.
         choices: Values of each part of an action with several discrete parts; empty if there is one.
@@ -42,6 +42,8 @@ def numpy_policy(
     """
     try:
         arrays = [(np.asarray(weight, np.float32), np.asarray(bias, np.float32)) for weight, bias in layers]
+        if len(arrays) < 2 or any((weight.ndim, bias.ndim) != (2, 1) for weight, bias in arrays):
+            raise ValueError(f"their shapes are {[(weight.shape, bias.shape) for weight, bias in arrays]}")
         entering = arrays[0][0].shape[1]
         hidden = " ".join(str(len(bias)) for _, bias in arrays[:-1])
         fields = {
@@ -60,7 +62,8 @@ def numpy_policy(
         message = wire.encode(wire.Kind.WEIGHTS, fields)
         Policy.from_bytes(message)
     except (WireError, ValueError, TypeError, IndexError) as error:
-        raise RunError(f"these layers are no policy: {error}") from None
+        raise RunError(f"these layers are no policy: {error}; allowed: two layers or more, each a weight [out, in] and "
+                       "a bias [out]") from None
     return message
 
 
@@ -70,6 +73,7 @@ class Published:
     Attributes:
         version: Number of the newest one; -1 before the first.
         weights: Its message.
+        states: Shapes of what it remembers, by name; None if nobody has looked.
     """
 
     def __init__(self, spaces: Spaces, memory_mib: int | None = None, *, has_cache: bool = True) -> None:
@@ -82,6 +86,7 @@ class Published:
         """
         self._spaces, self._memory_mib, self._has_cache, self._digest = spaces, memory_mib, has_cache, b""
         self.version, self.weights = -1, b""
+        self.states: dict[str, tuple[int, ...]] | None = None
 
     def get_state(self) -> list[Any]:
         return [self.version, self._digest.hex()]
@@ -97,7 +102,7 @@ class Published:
         version, digest = state
         version, digest = int(version), bytes.fromhex(digest)
         if version > self.version:
-            self.version, self._digest = version, digest
+            self.version, self._digest, self.states = version, digest, None
         elif digest != self._digest:
             self._digest = b""
 
@@ -120,20 +125,21 @@ class Published:
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
-            if digest != self._digest:
-                self._check(kind, fields, message)
+            if digest != self._digest or (states := self.states) is None:
+                states = self._check(kind, fields, message)
             version = self.version + (digest != self._digest)
             weights = wire.encode(kind, fields | {"policy_version": np.array(version, np.int64)})
         except WireError as error:
             raise RunError(f"the policy cannot act in this environment: {error}") from None
-        self._digest, self.version, self.weights = digest, version, weights
+        self._digest, self.version, self.weights, self.states = digest, version, weights, states
 
-    def _check(self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes) -> None:
+    def _check(self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes) -> dict[str, tuple[int, ...]]:
         if kind == wire.Kind.GRAPH:
             from runtime.export.onnx_policy import OnnxPolicy
 
             graph = OnnxPolicy(fields["graph"].tobytes(), wire.field_text(fields["act"]), float(fields["epsilon"]))
-            return graph.check(self._spaces, memory_mib=self._memory_mib, has_cache=self._has_cache)
+            graph.check(self._spaces, memory_mib=self._memory_mib, has_cache=self._has_cache)
+            return dict(graph.states)
         Policy.from_bytes(message).check(self._spaces)
         for name, array in fields.items():
             if array.dtype.kind == "f" and name != "observation_clip" and not np.isfinite(array).all():
@@ -142,4 +148,4 @@ class Published:
             from runtime.export.onnx_policy import check_request
 
             check_request(f"a policy of {len(message):,} bytes", message)
-        return None
+        return {}

@@ -28,12 +28,12 @@ import numpy as np
 
 from lambda_actor.errors import ActorError, WireError
 from runtime.backends.registry import make_backend
-from runtime.config.loading import experiment_from_tree
+from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import Experiment
+from runtime.config.schema import Experiment, changes, is_below, unchangeable
 from runtime.cost.prices import prices_to_json
-from runtime.display.table import PlainDisplay, Silent
-from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
+from runtime.display.table import PoolDisplay, Silent
+from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunDirectoryError, RunError
 from runtime.learner.remote.messages import decode_state, encode_state
 from runtime.pool.policies import Published
 from runtime.pool.trajectory import Trajectory, for_trainers
@@ -55,10 +55,11 @@ from runtime.sampling.episodes import OpenEpisodes, continued_episode
 from runtime.sampling.failures import Failures, Patience
 from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.preflight import preflight
-from runtime.training.resume import check_same_experiment, count_what_was_spent, stored_experiment
-from runtime.training.run import environment_event
+from runtime.training.resume import count_what_was_spent
+from runtime.training.run import environment_event, episode_facts, trial_warnings
 from runtime.training.signals import Signals
 from runtime.training.summary import summarise
+from runtime.training.trial import PATIENCE_S
 
 _PATIENCE = Patience()
 _LOOK_S = 1.0
@@ -96,6 +97,8 @@ class ActorPool:
     Attributes:
         directory: Contains `rounds.jsonl`, the ledger, events and a report.
         rows: Rows of finished calls, in order.
+        spaces: The environment's spaces.
+        actors_max, steps_max: Most actors of a call, and most steps of each.
     """
 
     def __init__(
@@ -115,10 +118,10 @@ class ActorPool:
                 ``fleet``, ``cache`` and ``scaler``, which sets the most actors of a call. The default of ``cache.kind``
                 is ``none``.
             budget_usd: Total that it may ever spend; None = ``budget.usd`` of the experiment.
-            out: Directory for the records. An earlier pool of this experiment in it is continued, and its costs count.
-                None makes a directory below ``runs``.
+            out: Directory for the records. An earlier pool in it with the same ``environment`` and ``seed`` is
+                continued, and its costs count. None makes a directory below ``runs``.
             overrides: Keys to change, each ``section.key=value``.
-            is_quiet: Whether to print no line for each call.
+            is_quiet: Print nothing but warnings, on stderr.
             trust: Whether to run code that the file names, even if it is a downloaded run's.
 
         Raises:
@@ -127,17 +130,21 @@ class ActorPool:
         """
         written, name = _loaded(experiment, budget_usd, list(overrides), trust=trust)
         resolved = written.resolved()
+        if not is_quiet:
+            print(f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s", flush=True)
         backend = make_backend(resolved, _deployed_name(experiment, resolved))
         tried, self._experiment = preflight(
             resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
         self.spaces, self._name, self._backend = tried.spaces, name, backend
+        self.actors_max, self.steps_max = resolved.scaler.most_actors, resolved.actor.fragment_steps
         path = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
         with ExitStack() as stack:
-            self._directory = directory = RunDirectory(path)
+            self._directory = directory = RunDirectory(path, is_pool=True)
             stack.callback(directory.close)
             backend.fetch(directory)
-            if directory.holds_run:
-                check_same_experiment(self._experiment, stored_experiment(directory), directory)
+            self._was_resumed = directory.holds_run
+            if self._was_resumed:
+                _check_continues(self._experiment, directory)
             self.directory, self.rows = path, directory.read_rounds()
             # One that was killed may have had trajectories of calls that have no row.
             self._number = self._written = max([_calls_in(path), *(row.round_index for row in self.rows)])
@@ -156,8 +163,13 @@ class ActorPool:
             self._event = {
                 "run_id": run_id, "seed": self._experiment.seed, **environment_event(self._experiment.environment),
                 **supplies.actor_event}
-            self._display: Display = Silent() if is_quiet else PlainDisplay(resolved, sys.stdout)
-            self._display.started(resolved, {"results": str(path), **supplies.facts}, self.rows)
+            warnings = {f"! {subject}": text for subject, text in trial_warnings(
+                self._experiment.environment, tried).items()}
+            self._display: Display = Silent() if is_quiet else PoolDisplay(resolved, sys.stdout)
+            self._display.started(resolved, {"results": str(path), **supplies.facts, **episode_facts(
+                self._experiment.environment, self.steps_max, tried), **warnings}, self.rows)
+            for subject, text in warnings.items() if is_quiet else ():
+                print(f"{subject}: {text}", file=sys.stderr, flush=True)
             self._keeping.begins()
             self._stack = stack.pop_all()
         # On Lambda a pool has no cache.
@@ -173,7 +185,10 @@ class ActorPool:
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
         self._standing_usd = 0.0
-        self._started_s = time.monotonic()
+        self._started_s = self._finished_s = time.monotonic()
+        self._lacked_budget = False
+        # Of the policies that left episodes open; None if nobody knows.
+        self._states: dict[str, tuple[int, ...]] | None = None
         self._closed, self._owner, self._lock = "", os.getpid(), threading.RLock()
 
     def __enter__(self) -> ActorPool:
@@ -182,7 +197,7 @@ class ActorPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._end("the pool is closed", error)
 
     @property
     def spent_usd(self) -> float:
@@ -198,7 +213,7 @@ class ActorPool:
         """Makes actors play a fragment each, and waits for them.
 
         Args:
-            policy: A policy from `load_policy` or `numpy_policy`.
+            policy: A policy from `load_policy` or `numpy_policy`, or an `OnnxPolicy`.
             actors: Fragments, at most ``scaler.actors_fixed``, or the most actors of another scaler.
             steps: Steps per fragment, at most ``actor.fragment_steps``, which is the default.
 
@@ -256,7 +271,7 @@ class ActorPool:
             raise RunError(f"the pool's state is between calls: {len(self._calls)} are in flight, and "
                            f"{len(self._ready)} trajectories are not taken; take them with as_completed first")
         episodes = self._episodes.get_state()
-        values = {"experiment": self._experiment.identity, "calls": self._number, "episodes": episodes.values,
+        values = {"experiment": _of_records(self._experiment), "calls": self._number, "episodes": episodes.values,
                   "spent_usd": self.spent_usd, "policy": self._published.get_state()}
         return encode_state(State(episodes.arrays, values))
 
@@ -272,8 +287,9 @@ class ActorPool:
             try:
                 found = decode_state(state)
                 values = found.values
-                if values["experiment"] != json.loads(json.dumps(self._experiment.identity)):
-                    raise RunError("the state is of a pool of another experiment")
+                if values["experiment"] != json.loads(json.dumps(_of_records(self._experiment))):
+                    raise RunError("the state is of a pool of another experiment; allowed: the same environment and "
+                                   "seed")
                 calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
                 if not 0 <= calls <= INTEGER_MAX or not 0.0 <= spent_usd < math.inf:
                     raise ValueError(f"{calls} calls for ${spent_usd}")
@@ -284,7 +300,7 @@ class ActorPool:
             except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise RunError(f"this is no state of a pool: {type(error).__name__}: {error}") from None
             self._number = self._written = calls
-            self._loads += 1
+            self._loads, self._states = self._loads + 1, None
             self._directory.cut_rounds_back(calls)
             self.rows = [row for row in self.rows if row.round_index <= calls]
             self._env_steps = sum(row.env_steps for row in self.rows)
@@ -295,7 +311,7 @@ class ActorPool:
         """Abandons and settles calls in flight, writes the report, and ends everything that was started; idempotent."""
         self._end("the pool is closed")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, error: BaseException | None = None) -> None:
         if self._owner != os.getpid():
             # A fork: all belongs to the process that opened it.
             return
@@ -303,9 +319,9 @@ class ActorPool:
         # A thread that waits for its call sees that it is closed.
         with self._lock:
             if is_first:
-                self._end_all()
+                self._end_all(*_stop_reason(error, lacked_budget=self._lacked_budget))
 
-    def _end_all(self) -> None:
+    def _end_all(self, stop_reason: str, error: str) -> None:
         with self._stack:
             try:
                 with suppress(ActorError, RunError):
@@ -315,8 +331,8 @@ class ActorPool:
                 self._meter.forfeit()
                 summary: Mapping[str, Any] = summarise(
                     self.rows, name=self._name, experiment=self._experiment, backend=self._backend, best=None,
-                    stop_reason="closed", error="", spent_usd=self.spent_usd,
-                    session_s=time.monotonic() - self._started_s, was_resumed=False)
+                    stop_reason=stop_reason, error=error, spent_usd=self.spent_usd,
+                    session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
                 try:
                     write_atomically(self._directory.summary_path, to_json(summary))
                     if why := try_to_write_report(self._directory.path):
@@ -330,20 +346,26 @@ class ActorPool:
     # One call
 
     def _start(self, policy: Any, actors: int, steps: int | None, *, is_streamed: bool) -> Call:
-        section = self._experiment.actor
-        steps = section.fragment_steps if steps is None else steps
-        for name, value, most, key in (
-                ("actors", actors, self._experiment.scaler.most_actors, "the scaler's most actors"),
-                ("steps", steps, section.fragment_steps, "actor.fragment_steps")):
+        steps = self.steps_max if steps is None else steps
+        for name, value, most, key in (("actors", actors, self.actors_max, "the scaler's most actors"),
+                                       ("steps", steps, self.steps_max, "actor.fragment_steps")):
             if type(value) is not int or not 1 <= value <= most:
                 raise RunError(f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment")
         self._published.take(policy)
+        states = self._published.states
+        if self._states not in (None, states) and (self._calls or self._episodes.waiting):
+            raise RunError(f"the policy remembers {states or 'nothing'}, the one that left episodes open "
+                           f"{self._states or 'nothing'}; allowed: the same, another pool, or "
+                           "environment.truncate_at_fragment: true")
         version, weights = self._published.version, self._published.weights
+        self._lacked_budget = True
         works = self._reserve(actors)
+        self._lacked_budget, self._states = False, states
         now_s = time.monotonic()
         call = Call(self._number + 1, actors, ActorSpec(
             {**self._event, "fragment_steps": steps, "round_index": self._number + 1, "policy_version": version},
-            self.spaces, len(weights), section.timeout_s), is_streamed, now_s, reserved_usd=self._meter.reserved_usd)
+            self.spaces, len(weights), self._experiment.actor.timeout_s), is_streamed, now_s,
+            reserved_usd=self._meter.reserved_usd)
         self._number, self._calls[call.number] = call.number, call
         with self._unbroken():
             self._save()
@@ -367,9 +389,8 @@ class ActorPool:
             self._end_round()
         if self._opened_s is None:
             if not self._meter.open_standing():
-                raise BudgetError(f"the budget does not hold another call: ${self._meter.free_usd:.6f} are free of "
-                                  f"${self._experiment.budget.usd:g}, less than what stands for one; nothing was "
-                                  "started")
+                raise BudgetError(f"the budget does not hold another call: {self._free()}, less than what stands for "
+                                  "one; nothing was started")
             self._opened_s = time.monotonic()
         taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
         free = (slot for slot in range(actors + len(taken)) if slot not in taken)
@@ -382,8 +403,12 @@ class ActorPool:
         if not self._calls:
             self._end_round()
         raise BudgetError(f"the budget does not hold another call of {actors} actors, only of {granted}: "
-                          f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}; nothing was "
-                          "started")
+                          f"{self._free()}; each actor may cost what it does until actor.timeout_s = "
+                          f"{self._experiment.actor.timeout_s} s; nothing was started")
+
+    def _free(self) -> str:
+        held = f", and calls in flight hold ${self._meter.reserved_usd:.6f}" if self._calls else ""
+        return f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
 
     def _id(self, call: Call, number: int, attempt: int) -> str:
         """Of an invocation: also after `load_state`, no other one had it."""
@@ -424,7 +449,7 @@ class ActorPool:
             return
         if ended.outcome.status == "abandoned" or ended.was_given_up:
             call.tally.failed += 1
-            call.tally.last_error = ended.reason
+            call.tally.last_error = call.tally.last_error or ended.reason
             return
         self._fail(call, actor, ended.outcome, ended.reason)
         work = Work(ACTOR, actor.work.slot, actor.work.attempt + 1)
@@ -465,10 +490,12 @@ class ActorPool:
         if not self._calls:
             self._end_round()
         standing_usd, self._standing_usd = self._standing_usd, 0.0
+        # The seconds of calls that overlap add up to those of the clock.
+        since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
         self._waiting[call.number] = _row(
             call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(),
-            seconds=time.monotonic() - call.began_s, standing_usd=standing_usd, spent_usd=self._meter.spent_usd,
-            reserved_usd=self._meter.reserved_usd)
+            seconds=self._finished_s - since_s, share=(self._finished_s - since_s) / max(
+                self._finished_s - call.began_s, 1e-9), standing_usd=standing_usd)
         self._save()
         while (found := self._waiting.pop(self._written + 1, None)) is not None:
             self._written += 1
@@ -482,7 +509,8 @@ class ActorPool:
     def _write(self, found: dict[str, Any]) -> None:
         """Writes the next row; a call that overtakes others waits for their rows."""
         self._env_steps += found["env_steps"]
-        row = RoundRow.from_mapping({**found, "env_steps_total": self._env_steps})
+        row = RoundRow.from_mapping({**found, "env_steps_total": self._env_steps, "spent_usd": self._meter.spent_usd,
+                                     "reserved_usd": self._meter.reserved_usd})
         self._directory.append_round(row)
         self.rows.append(row)
         self._keeping.on_round_end(row)
@@ -521,7 +549,7 @@ class ActorPool:
         try:
             yield
         except BaseException as error:
-            self._end(f"the pool ended with {type(error).__name__}: {error}")
+            self._end(f"the pool ended with {type(error).__name__}: {error}", error)
             raise
 
 
@@ -569,6 +597,37 @@ def _calls_in(directory: Path) -> int:
     return calls if type(calls) is int and 0 < calls <= INTEGER_MAX else 0
 
 
+def _of_records(experiment: Experiment) -> dict[str, Any]:
+    """What may not change from one pool in a directory to the next: it decides what trajectories are."""
+    return {path: value for path, value in unchangeable(experiment).items() if is_below(path, ("environment", "seed"))}
+
+
+def _check_continues(experiment: Experiment, directory: RunDirectory) -> None:
+    """Checks that a directory is an earlier pool's whose records can be continued.
+
+    Raises:
+        RunDirectoryError: It is not.
+    """
+    try:
+        stored = load_experiment(directory.config_path, is_of_run=True).resolved()
+    except ExperimentError as error:
+        raise RunDirectoryError(f"out = {directory.path}: {error}; allowed: another directory") from None
+    problems = (changes(_of_records(experiment), _of_records(stored), "there") if stored.learner.chosen.is_external else
+                ["it is a training's"])
+    if problems:
+        raise RunDirectoryError(f"out = {directory.path}: {'; '.join(problems)}; allowed: another directory, or one of "
+                                "a pool of the same environment and seed")
+
+
+def _stop_reason(error: BaseException | None, *, lacked_budget: bool) -> tuple[str, str]:
+    """Why a pool ended, as its summary says it, and what it failed with."""
+    if isinstance(error, BudgetError) or (lacked_budget and not isinstance(error, Exception | KeyboardInterrupt)):
+        return "budget", ""
+    if isinstance(error, Exception):
+        return "failed", f"{type(error).__name__}: {error}"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "closed", ""
+
+
 def _missing(call: Call) -> str:
     return (f"{call.actors - len(call.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
             "last error: ")
@@ -576,9 +635,14 @@ def _missing(call: Call) -> str:
 
 def _row(
     call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, seconds: float,
-    standing_usd: float, spent_usd: float, reserved_usd: float,
+    share: float, standing_usd: float,
 ) -> dict[str, Any]:
-    """Returns a call's metrics, without the total steps; the training is unknown."""
+    """Returns a call's metrics, without total steps and dollars; the training is unknown.
+
+    Args:
+        seconds: Seconds that no earlier row has.
+        share: Their share of the call's seconds.
+    """
     nothing = dict.fromkeys((
         "eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square", "noise_scale",
         "boosting_score", "decay_weight", "evaluation_return_mean", "evaluation_round", "policy_loss", "value_loss",
@@ -600,10 +664,10 @@ def _row(
         "replayed_steps": replayed_steps, "episodes_dropped": dropped or None,
         "updates": 0, "staleness_mean": 0.0, "staleness_max": 0, "replayed_fraction": 0.0,
         "collect_s": seconds, "learn_s": 0.0, "modelled_learn_s": 0.0, "round_s": seconds,
-        "modelled_round_s": max(billed_s, default=0.0), "actors_billed": len(billed_s),
+        "modelled_round_s": share * max(billed_s, default=0.0), "actors_billed": len(billed_s),
         "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
         "actor_billed_s_max": max(billed_s, default=None),
         "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
         "actors_cost_usd": call.usd, "provisioned_cost_usd": 0.0, "learner_cost_usd": 0.0,
         "infrastructure_cost_usd": standing_usd, "round_cost_usd": call.usd + standing_usd,
-        "spent_usd": spent_usd, "reserved_usd": reserved_usd, "round_reserved_usd": call.reserved_usd}
+        "round_reserved_usd": call.reserved_usd}

@@ -13,7 +13,8 @@ feed, then a WEIGHTS message, a pool's state, or nothing. The JSON has ``do``, a
 
 Each answer is a message of JSON, with ``messages`` and ``spent_usd``, then that number of messages: a TRAJECTORY for
 each actor, or a state. A failed call is answered with ``error``, the error's class, and ``text``. The first answer
-comes unasked once the pool is open, with the environment's spaces. The process ends with the one at the other end.
+comes unasked once the pool is open, with the environment's spaces and the most actors and steps of a call. The process
+ends with the one at the other end.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
     except (RunError, ActorError) as error:
         return refuse(error, 0.0)
     with pool:
-        tell({"spaces": asdict(pool.spaces), "spent_usd": pool.spent_usd}, [])
+        tell({"spaces": asdict(pool.spaces), "actors_max": pool.actors_max, "steps_max": pool.steps_max,
+              "spent_usd": pool.spent_usd}, [])
         while (request := requests.get()) != CLOSE:
             try:
                 messages = answer_to(pool, request)

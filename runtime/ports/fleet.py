@@ -49,6 +49,7 @@ class Outcome:
             bound.
         cpu_s, init_cpu_s: Measured CPU seconds of the invocation, if it made no environment and was served alone, and
             of its start-up, if known.
+        waited_s: Seconds that its environment waited for something other than a CPU; None if they are unknown.
     """
 
     invocation_id: str
@@ -61,6 +62,7 @@ class Outcome:
     is_metered: bool = False
     cpu_s: float = 0.0
     init_cpu_s: float = 0.0
+    waited_s: float | None = 0.0
 
 
 class Fleet(Protocol):

@@ -28,28 +28,34 @@ from runtime.records.rows import RoundRow
 class RunDirectory(RunFiles):
     """The files of one run; only one process at a time holds them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_pool: bool = False) -> None:
         """Creates the directory if it is missing, and locks it.
+
+        Args:
+            path: Where it is.
+            is_pool: Whether a pool asks for it, in Python.
 
         Raises:
             RunDirectoryError: It cannot be created or written, another process trains in it, or a link or a pipe
                 replaces one of its files.
         """
         super().__init__(path)
+        here = f"out = {path}" if is_pool else f"--out {path}"
         try:
             self._is_new = not path.exists()
             make_directory(path)
             self._lock = open_to_write(path / layout.LOCK)
         except OSError as error:
-            raise RunDirectoryError(f"--out {path}: cannot be written: {error.strerror or error}") from None
+            raise RunDirectoryError(f"{here}: cannot be written: {error.strerror or error}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise RunDirectoryError(f"--out {path}: another process is training there") from None
+            raise RunDirectoryError(f"{here}: " + (
+                "a pool is open there" if is_pool else "another process is training there")) from None
         if strange := _strange_file(path):
             self._lock.close()
-            raise RunDirectoryError(f"--out {path}: {strange}")
+            raise RunDirectoryError(f"{here}: {strange}")
 
     @property
     def holds_run(self) -> bool:

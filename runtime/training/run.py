@@ -230,7 +230,7 @@ class _Run:
         remove(directory.summary_path)
         remove(directory.report_path)
         facts = {**self._supplies.facts, **self._facts,
-                 **_episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
+                 **episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
                  **({"wandb": self._wandb.place} if self._wandb is not None else {})}
         warnings = _warnings(experiment.environment, tried)
         done = self._loop.progress.round_index
@@ -350,7 +350,7 @@ def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
     }
 
 
-def _episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvironment) -> dict[str, str]:
+def episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvironment) -> dict[str, str]:
     """Returns facts about replayed episodes, for people.
 
     Args:
@@ -366,13 +366,19 @@ def _episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvir
         + (f", and about {fewest} with actor.fragment_steps={longest}" if again > _REPLAYED_PERCENT_MAX else ""))}
 
 
+def trial_warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
+    """What people should know of an environment before actors play it, by subject."""
+    problem = environment.dropped_because
+    return tried.warnings | ({"dropped": dropped(problem)} if problem else {})
+
+
 def _warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
     """Returns warnings for people before the first round, by subject."""
     from runtime.learner.fast import why_off
 
-    problem, slow = environment.dropped_because, why_off()
-    return (tried.warnings | ({"dropped": dropped(problem)} if problem else {})
-            | ({"updates": f"they are slower than they could be: {slow}"} if slow else {}))
+    slow = why_off()
+    return trial_warnings(environment, tried) | (
+        {"updates": f"they are slower than they could be: {slow}"} if slow else {})
 
 
 def _is_foreseen(error: Exception) -> bool:

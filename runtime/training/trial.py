@@ -35,8 +35,8 @@ from runtime.processes.inside import connect
 
 _STEPS_MAX = 256
 """Longest first fragment that is played."""
-_PATIENCE_S, _NOTICE_S, _POLL_S = 600, 30, 1.0
-"""Time limit of each import, reset and step; the time until a notice; and between checks."""
+PATIENCE_S, _NOTICE_S, _POLL_S = 600, 30, 1.0
+"""Time limit of the whole trial; the time until a notice about an import, reset or step; and between checks."""
 _SAID_BYTES = 2**16
 """Bytes of output that are kept for its last line. More output in one step counts as endless."""
 _MAKING = "being imported and made"
@@ -57,8 +57,8 @@ def try_environment(
         EnvironmentNotHereError: It cannot be made, its process ended, or it took too long.
         ExperimentError: It raises, has unusable observations or results, ends its process, or takes too long.
     """
-    made = json.dumps([environment_id, preprocessing, options or {}])
-    with _Trial(made) as here, _Trial(made) as elsewhere:
+    made, until_s = json.dumps([environment_id, preprocessing, options or {}]), time.monotonic() + PATIENCE_S
+    with _Trial(made, until_s) as here, _Trial(made, until_s) as elsewhere:
         try:
             known = here.ask("make", trial.FACTS)
             known["spaces"] = Spaces(**{key: _tuples(value) for key, value in known["spaces"].items()})
@@ -87,12 +87,14 @@ class _TrialError(Exception):
 class _Trial:
     """A process that runs tasks with one environment; only the end of its output is kept."""
 
-    def __init__(self, made: str) -> None:
+    def __init__(self, made: str, until_s: float) -> None:
         """Starts it.
 
         Args:
             made: The arguments of `make_environment`, as JSON.
+            until_s: When the trial must be over, by the monotonic clock.
         """
+        self._until_s = until_s
         self._about, self._doing, self._said = f"environment.id = {json.loads(made)[0]!r}: ", _MAKING, b""
         self._printed = 0
         self._output, written = os.pipe()
@@ -141,19 +143,21 @@ class _Trial:
     def _message(self) -> tuple[str, Any]:
         """Waits for the next message; returns its kind and value."""
         since_s, is_noticed, printed_before = time.monotonic(), False, self._printed
-        while self._process.connection not in (ready := wait(self._sources, _POLL_S)):
+        while True:
+            ready, now_s = wait(self._sources, _POLL_S), time.monotonic()
             if self._output in ready:
                 self._listen()
-            elif self._process.exit_code is not None:
-                raise EOFError
-            waited_s = time.monotonic() - since_s
-            if waited_s >= _PATIENCE_S:
-                raise _TrialError(f"{self._about}it was still {self._doing} after {_PATIENCE_S} s, in the trial before "
+            if now_s >= self._until_s:
+                raise _TrialError(f"{self._about}it was still {self._doing} after {PATIENCE_S} s, in the trial before "
                                   f"the first round{self._prints(printed_before)}")
-            if waited_s >= _NOTICE_S and not is_noticed:
+            if self._process.connection in ready:
+                break
+            if not ready and self._process.exit_code is not None:
+                raise EOFError
+            if now_s - since_s >= _NOTICE_S and not is_noticed:
                 is_noticed = True
                 _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s{self._prints(printed_before)}; "
-                        f"after {_PATIENCE_S} s it is refused")
+                        f"after {PATIENCE_S} s it is refused")
         try:
             (kind, value), = answer(self._process.connection.recv_bytes(ANSWER_BYTES_MAX),
                                     {"doing": (str,)}, {"error": (str,)}, {"answer": (dict,)}).items()

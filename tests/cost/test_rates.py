@@ -326,3 +326,50 @@ def test_a_steps_seconds_are_of_the_first_fragment_that_made_no_environment(tmp_
 
     fleet = CountingFleet(Ended(), rates(tmp_path, {}), fragment_steps=4, timeout_s=60, speed=0.5)  # type: ignore[arg-type]
     assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(9.0, 5.0), (2.0, 4.0), (2.0, 4.0)]
+
+
+class Waited:
+    """A fleet whose first environment has waited for so long."""
+
+    concurrency = 1
+
+    def __init__(self, *waited_s: float | None) -> None:
+        self._waited_s = waited_s
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        return [Outcome("", "ok", {"env_steps": 4}, billed_s=9.0, cpu_s=1.0, waited_s=one) for one in self._waited_s]
+
+
+def billed_waits(found: Rates, *waited_s: float | None, timeout_s: float = 60.0, events: Any = None) -> list[float]:
+    fleet = CountingFleet(Waited(*waited_s), found, fragment_steps=4,  # type: ignore[arg-type]
+                          timeout_s=timeout_s, speed=0.5, events=events)
+    return [one.billed_s for one in fleet.wait(0.0)]
+
+
+def test_waits_of_an_environment_that_is_measured_here_are_billed_at_any_speed_and_measured_once(tmp_path: Path):
+    assert billed_waits(rates(tmp_path, {}), 8.0, 99.0) == [2.0 + 8.0, 2.0 + 8.0]
+    resumed = rates(tmp_path, {})
+    assert resumed.units["wait_s"] == 2.0
+    assert billed_waits(resumed, 0.0) == [10.0], "kept with the run"
+    assert billed_waits(resumed, 0.0, timeout_s=7.0) == [7.0]
+    (tmp_path / "quick").mkdir()
+    assert billed_waits(rates(tmp_path / "quick", {}), 0.0, 99.0) == [2.0, 2.0], "measured with the step"
+
+
+def test_an_environment_of_the_table_has_the_bill_that_it_has_however_long_it_waited(tmp_path: Path):
+    found, log = rates(tmp_path), EventLog(tmp_path / "events.jsonl", lambda: "now")
+    assert billed_waits(found, 8.0, None, 0.0, events=log) == [(0.01 + 4 * 0.25) / 0.5] * 3
+    assert found.units == KNOWN
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+def test_waits_that_nobody_can_tell_are_left_out_and_told_of_once(tmp_path: Path):
+    found, log = rates(tmp_path, {}), EventLog(tmp_path / "events.jsonl", lambda: "now")
+    assert billed_waits(found, None, None, 8.0, events=log) == [2.0, 2.0, 2.0]
+    assert [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [
+        "waits_unknown"]
+
+
+def test_an_evaluation_waits_as_actors_do(tmp_path: Path):
+    times = ModelledTimes(rates(tmp_path, {**KNOWN, "wait_s": 0.5}), make_experiment(), "c7g.large")
+    assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.85 + 500)

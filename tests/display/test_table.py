@@ -16,6 +16,7 @@ from runtime.display.table import (
     Goals,
     LiveDisplay,
     PlainDisplay,
+    PoolDisplay,
     actors_log_lines,
     all_settings,
     differing_settings,
@@ -120,6 +121,24 @@ def test_lines_tell_the_shares_and_how_far_a_long_evaluation_is() -> None:
     assert stream.getvalue().splitlines()[1:] == ["evaluating the policy of round 1: 2 of 3 episodes"]
 
 
+def test_of_a_pools_calls_one_in_a_second_is_told_and_the_last_one() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    display = PoolDisplay(experiment(), stream, clock=clock)
+    clock.advance(90.0)
+    display.started(experiment(), {})
+    before = len(stream.getvalue())
+    for index in range(1, 13):
+        clock.advance(0.25)
+        display.on_round_end(a_row(index, env_steps=500, env_steps_total=9000 + 500 * index))
+    display.on_round_end(a_row(13, env_steps=500, env_steps_total=15_500))
+    for _ in range(2):
+        display.close()
+    lines = stream.getvalue()[before:].splitlines()
+    assert [line.split()[1] for line in lines] == ["1", "5", "9", "13"]
+    assert "2,167 steps/s" in lines[-1] and "15,500" in lines[-1]
+    assert "ETA" not in lines[-1] and "evaluation" not in lines[-1]
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (60, 15)])
 def test_the_live_table_fits_the_terminal(columns: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -216,6 +235,9 @@ def test_what_a_round_is_fitted_to_is_told_in_a_sentence() -> None:
     assert lines.line("limits_tightened", {
         "round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}) == (
         "! round 7: only $0.0032 are free, so a round may now take at most 2.5 times as long as the last ones")
+    assert lines.line("waits_unknown", {}) == (
+        "! the environment waits for something, or this machine is very busy. This system does not tell which, so the "
+        "modelled bill leaves waits out")
 
 
 def test_the_end_tells_the_sessions_time_and_what_was_dropped() -> None:

@@ -22,7 +22,7 @@ import runtime.processes.child
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation
+from runtime.ports.fleet import Invocation, Outcome
 from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
@@ -110,9 +110,17 @@ def test_billed_is_the_cpu_time_at_the_share_of_a_vcpu(local_fleet, actors_of, t
     actors = actors_of(local_fleet(memory_mib=442))
     burning, napping, after = actors.run("burning", "napping", "steady")
     assert burning.billed_s >= BURNT_CPU_S * 1769 / 442
-    # Napping takes no CPU time, and is not billed here.
     assert napping.status == after.status == "ok"
     assert napping.billed_s < burning.billed_s
+
+
+def test_a_second_waited_is_a_second_billed_at_any_share(local_fleet):
+    fleet = local_fleet(memory_mib=442, timeout_s=1000.0, handler="tests.fleet_environments:waiting")
+    fleet.start([Invocation("a", {"invocation_id": "a"})])
+    found: list[Outcome] = []
+    wait_for(lambda: found.extend(fleet.wait(1.0)) or found, "the answer")
+    assert found[0].waited_s == 100.0
+    assert 100.0 < found[0].billed_s < 110.0
 
 
 def test_a_bill_ends_at_the_time_out(local_fleet, actors_of):

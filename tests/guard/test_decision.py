@@ -177,12 +177,12 @@ def test_one_that_was_never_heard_of() -> None:
     for entry in (None, replace(ENTRY, stack="arn:another", spent_usd=0.0, reserved_usd=0.0), Entry("hopper/first")):
         assert reason_to_end(DEPLOYED, entry, CREATED_S + MISSING_S) == ""
         assert reason_to_end(DEPLOYED, entry, CREATED_S + MISSING_S + 1) == (
-            "its learner never reported, in 45 minutes")
+            "its learner or pool never reported, in 45 minutes")
 
 
 @pytest.mark.parametrize(("state", "limit_s", "text"), [
-    (TRAINING, LATE_S, "its learner (training) has not reported for 10 minutes"),
-    (STARTING, STARTING_S, "its learner (starting) has not reported for 25 minutes")])
+    (TRAINING, LATE_S, "its learner or pool (training) has not reported for 10 minutes"),
+    (STARTING, STARTING_S, "its learner or pool (starting) has not reported for 25 minutes")])
 def test_one_that_has_become_silent(state: str, limit_s: float, text: str) -> None:
     entry = replace(ENTRY, state=state)
     assert reason_to_end(DEPLOYED, entry, entry.seen_at_s + limit_s) == ""

@@ -265,8 +265,8 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
 @pytest.mark.parametrize(("figures", "silent_s", "reason"), [
     ({"state": FINISHED, "reason": "the pool was closed"}, 0.0, "it has finished: the pool was closed"),
     ({"reserved_usd": 2.0}, 0.0, "its budget is used up"),
-    ({}, LATE_S, "its learner (training) has not reported for 10 minutes"),
-    ({"state": STARTING}, STARTING_S, "its learner (starting) has not reported for 25 minutes"),
+    ({}, LATE_S, "its learner or pool (training) has not reported for 10 minutes"),
+    ({"state": STARTING}, STARTING_S, "its learner or pool (starting) has not reported for 25 minutes"),
 ], ids=["closed", "budget", "killed", "killed early"])
 def test_what_a_pool_sampled_with_is_gone_within_two_ticks_when_it_is_closed_silent_or_out_of_budget(
     account: Account, figures: dict[str, Any], silent_s: float, reason: str
@@ -305,7 +305,7 @@ def test_a_deployment_that_nobody_announced_is_ended_when_its_time_is_up(account
     account.deploy("hopper")
     assert account.tick(MISSING_S - 60)["Nitro-hopper"]["decision"] == ""
     report = account.tick(120)["Nitro-hopper"]
-    assert report["decision"].startswith("its learner never reported")
+    assert report["decision"].startswith("its learner or pool never reported")
     assert account.left("hopper") == []
     entry = account.ledger.get(f"hopper/{RUN}")
     assert 0.0 < entry.spent_usd < 1.0
@@ -324,7 +324,7 @@ def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_da
     assert (report["decision"], report["projected_usd"] < 0.03) == ("", True)
     assert account.ledger.get(f"hopper/{RUN}").began_s(stack.stack_id) == looked_s
     assert account.tick(MISSING_S - 120)["Nitro-hopper"]["decision"] == ""
-    assert account.tick(61)["Nitro-hopper"]["decision"].startswith("its learner never reported")
+    assert account.tick(61)["Nitro-hopper"]["decision"].startswith("its learner or pool never reported")
 
 
 def in_creation(name: str) -> Any:
@@ -385,7 +385,7 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     (deployed,) = find_deployments(client_of("cloudformation"))
     teardown = account.guard().teardown
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
-        "stop key: the learner, which puts its results into the bucket")
+        "stop key: the learner, which puts its results into the bucket, or the pool")
     assert account.calls == []
     account.ledger.finish(deployed.run, stack=stack, reason="taken down")
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == ""

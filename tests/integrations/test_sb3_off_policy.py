@@ -185,7 +185,7 @@ def test_what_actors_cannot_do_is_refused(opens: Opens, settings: dict[str, Any]
 
 def test_others_are_refused(opens: Opens) -> None:
     pool = opens("Hopper-v5")
-    with pytest.raises(RunError, match="cannot act as TD3 does"):
+    with pytest.raises(RunError, match="cannot act as TD3 does; allowed: PPO . MaskablePPO . A2C . TRPO"):
         sb3.attach(TD3("MlpPolicy", sb3.PoolEnv(pool, ACTORS), train_freq=STEPS), pool)
     by_episode = SAC("MlpPolicy", sb3.PoolEnv(pool, 1), train_freq=(1, "episode"))
     with pytest.raises(RunError, match="train_freq is in episodes"):

@@ -277,6 +277,14 @@ def test_what_actors_cannot_play_is_refused(opens: Opens, make: Callable[[], Any
         sb3.attach(make(), opens())
 
 
+def test_more_actors_than_a_call_has_and_what_is_no_model_are_refused(opens: Opens) -> None:
+    pool = opens()
+    with pytest.raises(RunError, match=f"actors = {pool.actors_max + 1} is not allowed; allowed: 1 to"):
+        sb3.PoolEnv(pool, pool.actors_max + 1)
+    with pytest.raises(RunError, match="model = 'ppo.zip' is not allowed; allowed: a model of PPO"):
+        sb3.attach("ppo.zip", pool)  # type: ignore[type-var]
+
+
 def test_noise_that_lasts_is_refused(opens: Opens) -> None:
     with pytest.raises(RunError, match="with use_sde: its noise lasts"):
         sb3.attach(ppo(environments("Hopper-v5"), use_sde=True), opens("Hopper-v5"))

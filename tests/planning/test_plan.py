@@ -7,18 +7,26 @@ import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import gymnasium
 import pytest
 
+from lambda_actor import waiting
+from lambda_actor.environments import make_environment
 from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
 from runtime.cli.plan import _write
 from runtime.config.loading import load_experiment
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
+from runtime.planning import workload
 from runtime.planning.drawing import scatter_lines, short_time, table_lines
 from runtime.planning.prediction import KINDS, NO_CACHE, Prediction, Sample, front, picks, predict_all, rounds_of
+from runtime.planning.workload import Workload, _sampled
 from runtime.training.trial import try_environment
+from tests.fakes import ManualClock
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper.yaml"
@@ -188,6 +196,7 @@ def test_keys_that_the_chosen_way_never_reads_are_not_written(tmp_path: Path) ->
     (["--set", "environment.id=tests.environments:make_raising"], "it raised when it was tried: RuntimeError"),
     (["--set", "environment.id=os:abort"], "it ended the process that it was tried in (SIGABRT)"),
     (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
+    (["--set", "learner.kind=external"], "make synth says what its deployment"),
     (["--set", "learner.kind=function", "--set", "cache.kind=serverless"], "allowed: none, such as with --set"),
     (["--set", "learner.kind=stellaris", "--set", "learner.stellaris.place=ray"], "allowed: auto | lambda"),
 ])
@@ -212,3 +221,75 @@ def test_a_prediction_counts_the_steps_that_are_replayed(environment: TriedEnvir
     once, again = (rounds_of(one, sample, environment, steps=10**6, instance_type="c7i.large",
                              parallel_speed=None).actor_s for one in (fitted, replayed))
     assert again / once == pytest.approx((256 + 250) / 256)
+
+
+def test_a_wait_is_as_long_on_any_machine_and_processes_wait_at_the_same_time(environment: TriedEnvironment) -> None:
+    fitted = load_experiment(HOPPER, ["fleet.processes=2", "scaler.kind=fixed", "scaler.actors_fixed=8"]).resolved(
+        ).fitted(environment.spaces, preprocessing="none")
+    slow = replace(SAMPLE, units={**UNITS_OF_HOPPER, "wait_s": 0.5})
+    waited_s = fitted.actor.fragment_steps * 0.5
+    for parallel_speed, turns in ((None, 1), (1.0, 4), (0.62, 4)):
+        quick, slower = (rounds_of(fitted, one, environment, steps=10**6, instance_type="c7i.large",
+                                    parallel_speed=parallel_speed) for one in (SAMPLE, slow))
+        assert slower.actor_s - quick.actor_s == pytest.approx(waited_s)
+        assert slower.collect_s - quick.collect_s == pytest.approx(turns * waited_s, rel=0.01)
+
+
+@pytest.mark.parametrize(("units", "is_unknown", "told"), [
+    ({"wait_s": 0.005}, False, "a step 183 us of CPU and 5 ms of waiting, "),
+    ({"wait_s": 0.0}, False, "a step 183 us, "),
+    ({"wait_s": 0.0}, True, "so the modelled bill leaves waits out")])
+def test_the_command_tells_what_a_step_waits(
+        monkeypatch: pytest.MonkeyPatch, capsys, units: dict[str, float], is_unknown: bool, told: str) -> None:
+    monkeypatch.setattr("runtime.planning.workload.sample", lambda *arguments: {
+        "units": {**UNITS_OF_HOPPER, "step_s": 183e-6, **units}, "message_bytes": 320_000, "fragment_steps": 256,
+        "has_unknown_waits": is_unknown})
+    assert main(["plan", str(HOPPER)]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert told in output
+    assert ("leaves waits out" in output) == is_unknown
+
+
+class Slow(gymnasium.Wrapper):
+    """An environment that waits for half a second in each step, by the clock of this class."""
+
+    now_s, steps = 0.0, 0
+
+    def step(self, action):
+        Slow.now_s += 0.5
+        Slow.steps += 1
+        return self.env.step(action)
+
+
+def make_slow() -> gymnasium.Env:
+    return Slow(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize(("playing_s", "fewest", "most"), [(7.5, 20, 60), (math.inf, 2048, 4000)])
+def test_a_slow_environment_takes_fewer_steps_while_its_work_is_sampled(
+        monkeypatch: pytest.MonkeyPatch, playing_s: float, fewest: int, most: int) -> None:
+    monkeypatch.setattr(waiting, "queued_s", lambda: 0.0)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: Slow.now_s, process_time=lambda: 0.0))
+    experiment = load_experiment(HOPPER, [
+        "environment.id=tests.planning.test_plan:make_slow", "actor.fragment_steps=64"]).resolved()
+    spaces = make_environment("tests.planning.test_plan:make_slow").spaces
+    before = Slow.steps
+    work = Workload(experiment.fitted(spaces, preprocessing="none"), playing_s=playing_s, wall=lambda: Slow.now_s)
+    work.measure()
+    assert fewest <= Slow.steps - before <= most
+    units = work.units()
+    assert units.keys() >= UNITS_OF_HOPPER.keys()
+    assert units["wait_s"] == pytest.approx(0.5)
+    assert work.message_bytes > 0
+
+
+@pytest.mark.parametrize(("measure_s", "times"), [(9.9, 3), (12.0, 2), (1.0, 30), (40.0, 1)])
+def test_a_measurement_that_would_end_too_late_does_not_begin(
+        monkeypatch: pytest.MonkeyPatch, measure_s: float, times: int) -> None:
+    clock, measured = ManualClock(), []
+    monkeypatch.setattr(workload, "time", SimpleNamespace(monotonic=clock))
+    work: Any = SimpleNamespace(
+        measure=lambda: (measured.append(1), clock.advance(measure_s)), seconds={}, units=dict, message_bytes=1,
+        experiment=load_experiment(HOPPER), has_unknown_waits=False)
+    _sampled(work, 30)
+    assert len(measured) == times

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
+from tests.graphs import recurrent
 from tests.helpers import ROOT, descendants, events, is_alive, overrides, summary, train, wait_for
 
 COUNTER = "tests.environments:make_counter"
@@ -119,6 +121,11 @@ def test_submitted_calls_overlap_and_come_as_they_end(opens: Opens) -> None:
     assert not list(pool.as_completed())
 
 
+def test_an_environment_that_is_a_function_is_refused_with_how_to_name_it() -> None:
+    with pytest.raises(RunError, match="allowed: text, here 'module:make_environment' of a module that actors can"):
+        ActorPool({"environment": {"id": make_environment}}, budget_usd=1.0)
+
+
 def test_a_call_that_the_budget_does_not_hold_starts_nothing(opens: Opens, tmp_path: Path) -> None:
     dear = {"timeout_s": 900, "memory_mib": 10_240}
     # One actor's worst case is $0.152.
@@ -129,7 +136,7 @@ def test_a_call_that_the_budget_does_not_hold_starts_nothing(opens: Opens, tmp_p
     assert json.loads((tmp_path / "pool" / "ledger.json").read_text())["budget"]["reserved"] == {}
     assert len(pool.sample(policy(), actors=2)) == 2
     call = pool.submit(policy(), actors=2)
-    with pytest.raises(BudgetError, match="only of 0"):
+    with pytest.raises(BudgetError, match=r"only of 0: .*, and calls in flight hold \$0\.30\d+; each"):
         pool.submit(policy(), actors=1)
     assert len(list(pool.as_completed())) == 2 and call.has_ended
     with pytest.raises(nitro_rl.RunError, match=r"cannot hold a single actor, whose worst case is 0\.15"):
@@ -169,6 +176,112 @@ def test_actors_that_keep_failing_are_told_and_the_others_are_kept(tmp_path: Pat
         assert {one["attempt"] for one in events(tmp_path / "other", "actor_failed")} == {0, 1, 2}
         marker.unlink()
         assert len(pool.sample(policy(), actors=4)) == 4
+
+
+def test_after_too_many_failures_the_pool_has_ended_for_everybody(
+    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, error = opens(), ActorsKeepFailingError("16 actors in a row failed; the last one: ", "on fire")
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(pool._failures, "succeeded", fails)
+    pool.submit(policy(), actors=2)
+    with pytest.raises(ActorsKeepFailingError, match="16 actors in a row failed"):
+        pool.sample(policy(), actors=2)
+    for wait in (lambda: list(pool.as_completed()), lambda: pool.submit(policy(), actors=1)):
+        with pytest.raises(RunError, match="the pool ended with ActorsKeepFailingError: 16 actors in a row .* on fire"):
+            wait()
+    ended = summary(tmp_path / "pool")
+    assert ended["stop_reason"] == "failed" and "16 actors in a row failed" in ended["error"]
+
+
+def raised(pool: ActorPool, error: BaseException | None) -> None:
+    with pool:
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize(("error", "stop_reason"), [
+    (None, "closed"), (SystemExit(0), "closed"), (KeyboardInterrupt(), "interrupted"), (BudgetError("no"), "budget"),
+    (ValueError("mine"), "failed")])
+def test_a_summary_says_why_the_pool_ended(
+    opens: Opens, tmp_path: Path, error: BaseException | None, stop_reason: str
+) -> None:
+    with suppress(BaseException):
+        raised(opens(), error)
+    ended = summary(tmp_path / "pool")
+    assert (ended["stop_reason"], ended["error"]) == (stop_reason, "ValueError: mine" if error and stop_reason ==
+                                                      "failed" else None)
+    assert not ended["was_resumed"]
+
+
+def test_a_pool_that_asked_for_too_much_ended_by_its_budget(opens: Opens, tmp_path: Path) -> None:
+    for out, then in (("one", 0), ("two", 1)):
+        pool = opens(out, budget_usd=0.4, timeout_s=900, memory_mib=10_240)
+        with pytest.raises(BudgetError, match=r"each actor may cost what it does until actor.timeout_s = 900"):
+            pool.sample(policy(), actors=4)
+        for _ in range(then):
+            pool.sample(policy(), actors=1)
+        pool.close()
+        assert summary(tmp_path / out)["stop_reason"] == ("closed" if then else "budget")
+
+
+def test_all_but_environment_and_seed_may_change_in_a_directory(tmp_path: Path) -> None:
+    def sampled(**changes: Any) -> tuple[int, int]:
+        with ActorPool({**tree(), **changes}, budget_usd=1.0, out=tmp_path / "pool", is_quiet=True) as pool:
+            return len(pool.sample(policy(), actors=pool.actors_max)), pool.steps_max
+
+    assert sampled() == (4, STEPS)
+    assert sampled(actor={"fragment_steps": 5, "timeout_s": 9, "memory_mib": 512},
+                   scaler={"kind": "fixed", "actors_fixed": 2}) == (2, 5)
+    assert summary(tmp_path / "pool")["was_resumed"]
+    for changes, told in (({"seed": 6}, "seed is 6 now, 5 there"),
+                          ({"environment": {"id": "tests.environments:make_limited"}}, "environment.id is")):
+        with pytest.raises(RunError, match=told) as caught:
+            sampled(**changes)
+        assert "--" not in str(caught.value) and "learner" not in str(caught.value)
+
+
+def test_dollars_of_calls_that_overlap_only_rise_and_their_seconds_are_those_of_the_clock(opens: Opens) -> None:
+    pool = opens()
+    began_s = time.monotonic()
+    for _ in range(4):
+        pool.submit(policy(), actors=4)
+        pool.submit(policy(), actors=1)
+    list(pool.as_completed())
+    took_s = time.monotonic() - began_s
+    assert sum(row.round_s for row in pool.rows) <= took_s
+    spent = [row.spent_usd for row in pool.rows]
+    assert spent == sorted(spent) and len(spent) == 8
+
+
+def test_what_the_trial_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {**tree(), "environment": {
+        "id": "tests.environments:make_outside", "truncate_at_fragment": True}}
+    for is_quiet in (False, True):
+        with ActorPool(made, budget_usd=1.0, out=tmp_path / "pool", is_quiet=is_quiet):
+            pass
+        found = capsys.readouterr()
+        assert "! observations: " in (found.err if is_quiet else found.out)
+        begins = "trying the environment: tests.environments:make_outside, up to 600 s\n"
+        assert found.out.startswith(begins) if not is_quiet else not found.out
+
+
+def test_a_policy_that_remembers_something_else_is_refused_while_episodes_are_open(opens: Opens) -> None:
+    pool = opens()
+    size, outputs = pool.spaces.observation_size, pool.spaces.output_size
+    one, other = (nitro_rl.OnnxPolicy(recurrent(size, "mean", outputs, units=units, log_std=True)) for units in (3, 4))
+    pool.sample(policy(), actors=1)
+    spent_usd = pool.spent_usd
+    with pytest.raises(RunError, match=r"the policy remembers \{'h': .*3.*\}, the one that left episodes open nothing"):
+        pool.sample(one, actors=1)
+    assert pool.spent_usd == spent_usd
+    pool = opens("other")
+    pool.sample(one, actors=1)
+    with pytest.raises(RunError, match=r"remembers \{'h': .*4.*\}, the one that left episodes open \{'h': .*3"):
+        pool.sample(other, actors=1)
 
 
 def test_a_state_goes_on_with_the_same_trajectories(opens: Opens, tmp_path: Path) -> None:
@@ -231,9 +344,10 @@ def test_what_is_not_allowed_is_named(opens: Opens, wrong: dict[str, Any], messa
 
 @pytest.mark.parametrize("layers", [
     [], [(np.zeros((2, 3)), np.zeros(3))], [(np.zeros(3), np.zeros(3))],
-    [(np.zeros((4, 3)), np.zeros(4)), (np.zeros((2, 5)), np.zeros(2))], [("a", "b")]])
+    [(np.zeros((4, 3)), np.zeros(4)), (np.zeros((2, 5)), np.zeros(2))], [("a", "b")], [np.zeros((4, 3))] * 2,
+    [(np.zeros((4, 3)), None), (np.zeros((2, 4)), None)]])
 def test_layers_that_are_no_policy(layers: Any) -> None:
-    with pytest.raises(RunError, match="no policy"):
+    with pytest.raises(RunError, match=r"no policy: .*; allowed: two layers or more, each a weight \[out, in\] and a"):
         nitro_rl.numpy_policy(layers)
 
 
@@ -288,7 +402,7 @@ def test_two_pools_at_once_and_never_two_in_one_directory(opens: Opens) -> None:
     other.submit(weights, actors=2)
     found = [sorted(pool.as_completed(), key=lambda one: one.slot) for pool in (one, other)]
     assert all(map(same, *found))
-    with pytest.raises(RunError, match="another process is training there"):
+    with pytest.raises(RunError, match="out = .*one: a pool is open there"):
         opens("one")
 
 

@@ -88,7 +88,6 @@ def test_a_budget_that_is_used_up_ends_nothing(opens: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(("more", "told"), [
     ({"environment": {"id": "tests.environments:make_failing"}}, "make_failing"),
     ({"environment": {"id": "tests.environments:make_pictures"}}, "are pixels; allowed here: vectors"),
-    ({"aktor": {}}, "aktor"),
     ({"python": "/no/such/interpreter"}, "cannot be started"),
     ({"python": "/bin/true"}, r"ended \(exit code 0\)"),
 ])
@@ -145,7 +144,7 @@ time.sleep(60)
 
 
 def hello(**more: Any) -> bytes:
-    return json.dumps({"spent_usd": 0.0, "messages": 0, "spaces": {}, **more}).encode()
+    return json.dumps({"spent_usd": 0.0, "messages": 0, "spaces": {}, "actors_max": 4, "steps_max": 1, **more}).encode()
 
 
 @pytest.mark.parametrize("messages", [

@@ -202,6 +202,20 @@ def test_an_environment_that_never_returns_is_told_of_and_refused(
     assert not is_alive(int(marker.read_text()))
 
 
+def test_a_trial_that_goes_on_and_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short each step is."""
+    seen = itertools.count()
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return 10.0 * next(seen)
+
+    monkeypatch.setattr("runtime.training.trial.time", Clock)
+    with pytest.raises(ExperimentError, match="CartPole-v1'.* it was still in step .* after 600 s"):
+        try_environment("CartPole-v1")
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(tmp_path: Path, place: str) -> None:
     with pytest.raises(ExperimentError, match=r"it ended the process that it was tried in \(exit code 0\), while it "
@@ -326,7 +340,7 @@ def test_what_shares_nothing_is_played_in_lock_step(tmp_path: Path, environment_
 def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.training.trial._PATIENCE_S", 60)
+    monkeypatch.setattr("runtime.training.trial.PATIENCE_S", 60)
     path = write(tmp_path / "one.yaml", f"{__name__}:Starting", max_episode_steps=50, kwargs={
         "home": os.getpid(), "pids": str(tmp_path / "pids")})
     finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1", "--set", "evaluation.every_rounds=1",

@@ -11,7 +11,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from nitro_rl import ActorPool, RunError
 from nitro_rl.integrations.sb3 import off_policy, on_policy
-from nitro_rl.integrations.sb3.calls import Calls
+from nitro_rl.integrations.sb3.calls import ALLOWED, Calls
 from nitro_rl.integrations.sb3.policies import actor_critic
 
 Model = TypeVar("Model", bound=BaseAlgorithm)
@@ -34,6 +34,8 @@ def attach(model: Model, pool: ActorPool) -> Model:
     Raises:
         RunError: Actors cannot play for this model; see the message.
     """
+    if not isinstance(model, BaseAlgorithm):
+        raise RunError(f"model = {model!r} is not allowed; allowed: a model of {ALLOWED}")
     plain = getattr(type(model), "class_before_attach", type(model))
     calls = Calls(model, pool)
     is_masked = plain.__module__ == "sb3_contrib.ppo_mask.ppo_mask"
@@ -62,8 +64,7 @@ def attach(model: Model, pool: ActorPool) -> Model:
             return off_policy.collect(self, calls, exploring, callback, replay_buffer, steps=train_freq.frequency,
                                       learning_starts=learning_starts, log_interval=log_interval)
     else:
-        raise RunError(f"{plain.__name__} collects its steps in a way of its own; allowed: "
-                       "PPO | MaskablePPO | SAC | DQN")
+        raise RunError(f"{plain.__name__} collects its steps in a way of its own; allowed: {ALLOWED}")
     model.__class__ = type(plain.__name__, (plain,), {
         "collect_rollouts": collect_rollouts, "class_before_attach": plain, "__module__": plain.__module__})
     return model

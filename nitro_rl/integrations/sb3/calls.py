@@ -12,6 +12,8 @@ from nitro_rl import ActorPool, BudgetError, RunError
 from nitro_rl.integrations.sb3.environments import Normaliser, check_environments, remember
 from nitro_rl.integrations.sb3.fragments import Fragments
 
+ALLOWED = "PPO | MaskablePPO | A2C | TRPO | SAC | DQN | TQC | CrossQ"
+
 
 class Calls:
     """The pool of a model."""

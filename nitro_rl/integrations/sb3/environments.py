@@ -31,8 +31,11 @@ class PoolEnv(VecEnv):
             actors: Number of actors per call; the model's ``n_envs``.
 
         Raises:
-            RunError: stable-baselines3 has no policy for these spaces.
+            RunError: stable-baselines3 has no policy for these spaces, or the pool allows fewer actors.
         """
+        if not 1 <= actors <= pool.actors_max:
+            raise RunError(f"actors = {actors!r} is not allowed; allowed: 1 to {pool.actors_max}, the scaler's most "
+                           "actors of the pool's experiment")
         super().__init__(actors, *_gymnasium_spaces(pool))
         self.observations = np.zeros((actors, *self.observation_space.shape), self.observation_space.dtype)
 

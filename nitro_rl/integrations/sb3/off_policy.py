@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyU
 from stable_baselines3.dqn import DQN
 
 from nitro_rl import RunError
-from nitro_rl.integrations.sb3.calls import Calls
+from nitro_rl.integrations.sb3.calls import ALLOWED, Calls
 from nitro_rl.integrations.sb3.policies import epsilon_greedy, squashed_gaussian
 
 
@@ -38,7 +38,7 @@ def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
         return epsilon_greedy(model)
     if hasattr(getattr(model.policy, "actor", None), "get_action_dist_params"):
         return squashed_gaussian(model)
-    raise RunError(f"actors cannot act as {type(model).__name__} does; allowed: PPO | MaskablePPO | SAC | DQN")
+    raise RunError(f"actors cannot act as {type(model).__name__} does; allowed: {ALLOWED}")
 
 
 def collect(

@@ -103,7 +103,11 @@ class Watch:
             words = _EVENTS.get(event["event"])
             self.last_sign_s = time.time()
             self._record.tell("learner", words.format(**event) if words else event["event"], event=event["event"])
-        for text in self._new_lines(machine.run_directory / "rounds.jsonl"):
+        self.rounds(machine.run_directory)
+
+    def rounds(self, directory: Path) -> None:
+        """Of a run, or the calls of a pool."""
+        for text in self._new_lines(directory / "rounds.jsonl"):
             row = json.loads(text)
             self.last_sign_s = time.time()
             self._record.tell(

@@ -87,10 +87,12 @@ class Trainer:
     Attributes:
         process: The process.
         output: File with its output.
+        directory: The pool's directory.
     """
 
     process: subprocess.Popen
     output: Path
+    directory: Path
 
     @property
     def lines(self) -> list[str]:
@@ -254,7 +256,7 @@ class Rehearsal:
                 [sys.executable, "-m", "tests.simulators.rehearsal.pool", str(self.account.directory / f"{name}.yaml"),
                  str(self.directory / out), str(calls)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT,
                 env=self._people())
-        self._trainers.append(Trainer(process, self.directory / f"trainer-{number}"))
+        self._trainers.append(Trainer(process, self.directory / f"trainer-{number}", self.directory / out))
         return self._trainers[-1]
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
@@ -289,6 +291,8 @@ class Rehearsal:
             self.tick()
         for machine in self.machines.all.values():
             self._watch.files(machine)
+        for trainer in self._trainers:
+            self._watch.rounds(trainer.directory)
         for deployment in self.deployments.values():
             self._watch.stack(deployment)
             self._watch.ledger(deployment)

@@ -1,0 +1,124 @@
+"""Waits of environments, by clocks that tests turn on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lambda_actor import handler as actor
+from lambda_actor import waiting
+from lambda_actor.inline import to_text
+from lambda_actor.waiting import Waits, waits
+from tests.lambda_actor.test_handler import make_event, weights
+
+
+class Clocks:
+    """What a thread did: it ran, was queued, or waited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_queue: bool = True) -> None:
+        self.wall_s, self.cpu_s, self.queued_s, self.read = 100.0, 10.0, 50.0, []
+        monkeypatch.setattr(waiting, "queued_s", lambda: self._reading("queued_s") if has_queue else None)
+        monkeypatch.setattr(waiting, "time", SimpleNamespace(
+            perf_counter=lambda: self._reading("wall_s"), process_time=lambda: self._reading("cpu_s")))
+
+    def _reading(self, name: str) -> float:
+        self.read.append(name)
+        return getattr(self, name)
+
+    def go_on(self, *, runs_s: float = 0.0, queues_s: float = 0.0, waits_s: float = 0.0) -> None:
+        self.cpu_s += runs_s
+        self.queued_s += queues_s
+        self.wall_s += runs_s + queues_s + waits_s
+
+
+@pytest.mark.parametrize(("went_by", "expected"), [
+    ({"runs_s": 0.02, "waits_s": 0.32}, 0.32),
+    ({"runs_s": 0.02, "queues_s": 7.0, "waits_s": 0.32}, 0.32),
+    ({"runs_s": 0.02, "queues_s": 7.0}, 0.0),
+    ({"runs_s": 1.0, "waits_s": 0.04}, 0.0),
+    ({"runs_s": 1.0, "waits_s": 0.06}, 0.06),
+])
+def test_a_wait_is_what_was_neither_run_nor_queued(
+    monkeypatch: pytest.MonkeyPatch, went_by: dict[str, float], expected: float
+) -> None:
+    clocks, found = Clocks(monkeypatch), Waits()
+    with found.counted():
+        clocks.go_on(**went_by)
+    assert found.take() == pytest.approx(expected)
+    assert found.take() == 0.0, "taken once"
+
+
+def test_threads_that_compute_beside_each_other_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, found = Clocks(monkeypatch), Waits()
+    with found.counted():
+        clocks.go_on(runs_s=2.0, waits_s=-1.0)
+    assert found.take() == 0.0
+
+
+def test_waits_add_up_and_one_that_raises_has_waited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, found = Clocks(monkeypatch), Waits()
+    for _ in range(2):
+        with pytest.raises(KeyError), found.counted():
+            clocks.go_on(waits_s=0.5)
+            raise KeyError
+    assert found.take() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("went_by", "expected"), [
+    ({"runs_s": 1.0, "waits_s": 8.0}, 0.0), ({"runs_s": 1.0, "waits_s": 11.0}, None), ({"waits_s": 0.05}, 0.0)])
+def test_without_the_queue_nothing_is_counted_and_what_may_be_a_long_wait_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, went_by: dict[str, float], expected: float | None
+) -> None:
+    clocks, found = Clocks(monkeypatch, has_queue=False), Waits()
+    with found.counted():
+        clocks.go_on(**went_by)
+    with found.counted():
+        clocks.go_on(runs_s=1.0)
+    assert found.take() == expected
+    assert found.take() == 0.0
+
+
+def test_a_thread_that_loses_its_cpu_between_two_readings_has_rather_waited_too_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = Clocks(monkeypatch)
+    with Waits().counted():
+        clocks.read.append("played")
+    assert clocks.read == ["queued_s", "cpu_s", "wall_s", "played", "wall_s", "cpu_s", "queued_s"]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("50365 120000000 2\n", 0.12), ("50365 0 2\n", 0.0), ("0 0 0\n", None), ("", None), ("?", None), (None, None)])
+def test_the_queue_is_the_second_number_if_the_kernel_counts_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, expected: float | None
+) -> None:
+    monkeypatch.setattr(waiting, "QUEUE", tmp_path / "schedstat")
+    if text is not None:
+        waiting.QUEUE.write_text(text)
+    assert waiting.queued_s() == expected
+
+
+def test_an_actor_counts_the_waits_of_its_environment_and_not_those_for_its_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = Clocks(monkeypatch)
+
+    def slow(name: str, waits_s: float) -> None:
+        plain: Any = getattr(actor, name)
+
+        def slower(*args: Any, **named: Any) -> Any:
+            clocks.go_on(waits_s=waits_s)
+            return plain(*args, **named)
+
+        monkeypatch.setattr(actor, name, slower)
+
+    slow("_policy", 4.0)
+    slow("roll_out_together", 2.0)
+    slow("_submit", 1.0)
+    waits.take()
+    event = make_event("", "a run", weights=to_text(weights()), episode="")
+    assert actor.handler(event, None)["env_steps"] == 25
+    assert waits.take() == pytest.approx(2.0)
