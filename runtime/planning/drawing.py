@@ -110,7 +110,8 @@ def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], pic
              ylabel="dollars, all in (modelled)")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "2346" else "")
+        shown = "234568" if axis is axes.xaxis else "2346"  # Minutes span a decade or less.
+        axis.set_minor_formatter(lambda value, _, shown=shown: f"{value:g}" if f"{value:e}"[0] in shown else "")
     axes.grid(alpha=0.25, which="both", lw=0.5)
     axes.legend(frameon=False, fontsize=9)
     save_figure(figure, picture, "--picture")
