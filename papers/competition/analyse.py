@@ -229,6 +229,8 @@ def _title(name: str) -> str:
 
 
 def _label(rule: str, everything: Found) -> str:
+    if rule == "fixed":
+        return "fixed-24"
     settings = everything["chosen"].get(rule, "")
     return f"{rule} ({settings})" if settings and not rule.endswith(f"-{settings}") else rule
 
