@@ -129,14 +129,14 @@ def lines(files: Mapping[str, Any]) -> str:
         got = [run for run in runs if run["stop_reason"] == "target_return"]
         returns = [run[f"evaluation_return_mean_of_{EPISODES}_others"] for run in runs]
         rows.append([
-            f"[{name}](../experiments/{name}.yaml)", settings["environment"]["id"].rpartition(":")[2],
+            f"[{name}](../experiments/{name}.yaml)",
             f"{settings['stop']['target_return']:g}", f"{len(got)}/{len(runs)}",
             f"{statistics.mean(returns):.4g} ({min(returns):.4g})",
             f"{statistics.median(run['env_steps_total'] for run in runs):,.0f}",
             f"{statistics.median(run['cpu_s'] for run in runs) / 60.0:.1f}",
             f"{statistics.median(run['modelled_spent_usd'] for run in runs) * 100.0:.2g}",
             _published(zoo) if zoo else "–"])
-    return table(["file", "environment", "target", "reached", "return", "steps", "CPU minutes", "cents",
+    return table(["file", "target", "reached", "return", "steps", "CPU minutes", "cents",
                   "rl-zoo3's PPO"], rows)
 
 

@@ -12,10 +12,20 @@ DOCUMENT = ROOT / "docs" / "reference" / "run_directory.md"
 BEGIN, END = "<!-- written by docs/make_rounds_md.py -->\n", "<!-- end of what it writes -->\n"
 
 
+PARTS = {"round_index": "Policy and signals", "actor_count_wanted": "Actors and steps",
+         "evaluation_return_mean": "Returns and episodes", "policy_loss": "Learning",
+         "gradients": "Learner functions and instances", "collect_s": "Seconds", "actors_cost_usd": "Dollars"}
+"""The heading of each table, by the table's first key."""
+
+
 def table() -> str:
-    """Returns the table, with one line for each key, in the order of the file."""
-    rows = [f"| `{key}` | {column.meaning} |" for key, column in RoundRow.columns().items()]
-    return "\n".join(["| key | meaning |", "|---|---|", *rows]) + "\n"
+    """Returns the tables, with one line for each key, in the order of the file."""
+    lines: list[str] = []
+    for key, column in RoundRow.columns().items():
+        if key in PARTS:
+            lines += ["", f"### {PARTS[key]}", "", "| key | meaning |", "|---|---|"]
+        lines.append(f"| `{key}` | {column.meaning} |")
+    return "\n".join(lines[1:]) + "\n"
 
 
 def document(text: str) -> str:

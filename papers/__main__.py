@@ -88,13 +88,12 @@ class Section:
 
 def section(name: str) -> Section:
     found, path = json.loads(results(name).read_text()), Path("..") / results(name).relative_to(ROOT)
-    facts, note = module(name).verdict(found["data"]), audit.short(name)
+    facts = module(name).verdict(found["data"])
     template = PAPERS / NAMES[name] / "figures" / f"{name}.md"
     title = template.read_text().partition("\n")[0].removeprefix("## ")
-    origin = f"[Data]({path})."
     return Section(name, rendered(
         template, data=found["data"], text=text, texts=_texts, number=number,
-        picture=f"![{title}]({path.with_suffix('.png')})", origin=f"{note} {origin}" if note else origin, **facts),
+        picture=f"![{title}]({path.with_suffix('.png')})", origin=f"[Data]({path}).", **facts),
         facts["status"])
 
 
@@ -111,9 +110,10 @@ def pages() -> dict[Path, str]:
         missing=[name for name in NAMES if name not in sections], sections=[one.text for one in sections.values()])}
     for paper, names in FIGURES.items():
         readme = PAPERS / paper / "README.md"
-        rows = [[cell.replace("(#", "(../../docs/figures.md#") for cell in sections[name].row]
-                for name in names if name in sections]
-        found[readme] = with_part(readme.read_text(), "figures", table(heads, rows))
+        lines = [[*sections[name].row[:2], ", ".join(filter(None, (sections[name].status, audit.short(name))))]
+                 for name in names if name in sections]
+        found[readme] = with_part(readme.read_text(), "figures", table(
+            heads, [[cell.replace("(#", "(../../docs/figures.md#") for cell in line] for line in lines]))
     return found
 
 

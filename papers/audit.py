@@ -1,4 +1,4 @@
-"""The notes beside verdicts that the papers' authors could contest (audit.yaml)."""
+"""The notes on verdicts that the papers' authors could contest (audit.yaml)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OBJECTIONS: dict[str, list[list[str]]] = yaml.safe_load(
 
 
 def note(name: str) -> str:
-    """Returns the full note beside a verdict; empty for an uncontested one."""
+    """Returns the full note on a verdict; empty for an uncontested one."""
     if name not in OBJECTIONS:
         return ""
     differences, remedies = (_listed([one[index] for one in OBJECTIONS[name]]) for index in range(2))
@@ -20,10 +20,10 @@ def note(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """Returns the short note beside a figure's verdict; empty for an uncontested one."""
+    """Returns the short note in a figure's line on its paper's page; empty for an uncontested one."""
     if name not in OBJECTIONS:
         return ""
-    return f"Under audit: {', '.join(one[2] for one in OBJECTIONS[name])}."
+    return f"under audit: {', '.join(one[2] for one in OBJECTIONS[name])}"
 
 
 def _listed(parts: Sequence[str]) -> str:

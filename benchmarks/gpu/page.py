@@ -17,7 +17,7 @@ PAGE = ROOT / "papers" / "gmi_drl" / "gpu.md"
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 TITLE, REHEARSAL = "GMI-DRL on a GPU", "A rehearsal: no number here means anything"
 NO_RESULTS = "**Not measured**: {}. `python -m benchmarks.gpu --part {}` measures it.\n"
-NO_GPU, LEFT_OUT = "no GPU was to be had", "where the rest was, this part was left out or lacked something"
+NO_GPU, LEFT_OUT = "no GPU was available", "this part did not run"
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -53,6 +53,12 @@ FIGURES = {
     "work": Figure("work", ("file", "device"), UNITS, ("file",)),
 }
 """By their names in the template."""
+UNITS_OF = {"steps_per_s": "steps/s", "served_per_s": "served/s", "utilisation_percent": "utilization, %",
+            "sm_activity_percent": "SM activity, %", "sm_occupancy_percent": "SM occupancy, %",
+            "memory_mib": "memory, MiB",
+            "learn_s": "learning, s", "collect_s": "collecting, s", "gradient_step_s": "gradient step, s",
+            "sample_s": "sample, s", "product_sample_s": "sample of a product, s"}
+"""Heads of columns and titles of panels that say more than their keys."""
 
 
 def middles(rows: Rows, figure: Figure) -> dict[tuple[Any, ...], dict[str, float | None]]:
@@ -73,7 +79,7 @@ def table_of(rows: Rows, figure: Figure) -> str:
         ratios = {name: f" ({value / base:.2f})" for name, value in values.items()
                   if figure.alike is not None and value and (base := bases[0][name])}
         lines.append([*map(str, key), *(number(value) + ratios.get(name, "") for name, value in values.items())])
-    return table([name.replace("_", " ") for name in (*figure.by, *figure.measures)], lines)
+    return table([UNITS_OF.get(name, name.replace("_", " ")) for name in (*figure.by, *figure.measures)], lines)
 
 
 def number(value: float | None) -> str:
@@ -91,8 +97,8 @@ def curves_of(rows: Rows, figure: Figure) -> dict[str, dict[str, list[Sequence[f
         for key, values in middles(rows, figure).items():
             for measure, value in values.items():
                 if value is not None:
-                    panels.setdefault(measure.replace("_", " "), {}).setdefault(key[0], []).append(
-                        (key[figure.by.index(figure.along)], value))
+                    panel = panels.setdefault(UNITS_OF.get(measure, measure.replace("_", " ")), {})
+                    panel.setdefault(key[0], []).append((key[figure.by.index(figure.along)], value))
     return panels
 
 
@@ -110,7 +116,7 @@ def draw(figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]
 
 
 def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> str:
-    """Returns a figure's picture, table, missing points and origin, or the reason why it was not measured."""
+    """Returns a figure's picture, table and missing points, or the reason why it was not measured."""
     figure, rows = FIGURES[name], found.get("points", [])
     if not rows:
         return NO_RESULTS.format(without, figure.part)
@@ -118,14 +124,21 @@ def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> s
     for point, reason in found["not_measured"].items():
         if reason != OUT_OF_TIME:
             reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
-    late = list(found["not_measured"].values()).count(OUT_OF_TIME)
-    where = [f"{key} {found[key]}" for key in ("gpu", "driver", "cuda", "torch", "commit") if found.get(key)]
+    missing = len(found["not_measured"])
     return "\n".join([
         *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []), table_of(rows, figure),
-        *(f"Not measured ({why}): {'; '.join(which)}.\n" for why, which in reasons.items()),
-        *([f"There was no time for {late} of {len(rows) + len(found['not_measured'])} points.\n"] if late else []),
-        *([f"**{found['remark']}.**\n"] if "remark" in found else []),
-        f"{', '.join(where)}; {found['hardware']}; {found['date']}.\n"])
+        *([f"{missing} of {len(rows) + missing} points are not measured.\n"] if missing else []),
+        *(f"Reason for {'; '.join(which)}: {why}.\n" for why, which in reasons.items())])
+
+
+def where(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a paragraph on the machines, dates and conditions of the results, each once."""
+    found = [one for one in results.values() if one.get("points")]
+    told = dict.fromkeys("Measured on " + ", ".join([*(
+        one[key] if key == "gpu" else f"{key} {one[key]}" for key in ("gpu", "driver", "cuda", "torch", "commit")
+        if one.get(key)), one["hardware"], one["date"]]) + "." for one in found)
+    remarks = dict.fromkeys(f"{one['remark']}." for one in found if "remark" in one)
+    return "\n\n".join([" ".join(told), *remarks]) + "\n" if found else ""
 
 
 def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
@@ -136,9 +149,9 @@ def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
         pictures: The folder of pictures, relative to the page.
     """
     is_rehearsal = any(found.get("is_rehearsed") for found in results.values())
-    return rendered(Path(__file__).with_suffix(".md"), title=REHEARSAL if is_rehearsal else TITLE, **{
-        name: shown(name, results.get(figure.part, {}), pictures, LEFT_OUT if any(results.values()) else NO_GPU)
-        for name, figure in FIGURES.items()})
+    title, without = REHEARSAL if is_rehearsal else TITLE, LEFT_OUT if any(results.values()) else NO_GPU
+    return rendered(Path(__file__).with_suffix(".md"), title=title, measured=where(results), **{
+        name: shown(name, results.get(figure.part, {}), pictures, without) for name, figure in FIGURES.items()})
 
 
 def read_all(results: Path) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ def draw() -> plt.Figure:
     box(axes, 63, 7, 17, 15, "Actors\nLambda,\nfrom one image", WHITE)
     box(axes, 1, 37.5, 15, 15, "Results\nbucket; outlives\nthe deployment", ORANGE)
     box(axes, 98, 43, 15, 13, "CloudWatch\ndashboard,\nlogs, alarms", BLUE)
-    box(axes, 98, 24, 15, 13, "Ledger\nDynamoDB:\ndollars, orders", ORANGE)
+    box(axes, 98, 24, 15, 13, "Ledger\nDynamoDB:\ndollars and\nteardowns", ORANGE)
     box(axes, 98, 5, 15, 13, "Guard\nLambda, looks\nevery minute", ORANGE)
 
     arrow(axes, (32.4, 45), (16.7, 45), "rows,\ncheckpoint,\nledger", (22.5, 50.2))

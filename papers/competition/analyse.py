@@ -18,8 +18,8 @@ from matplotlib.lines import Line2D
 from benchmarks.drawing import BLUE, panels, saved
 from benchmarks.parity.estimates import probability_of_improvement
 from papers.competition.plan import RESULTS, WORKLOADS
+from papers.estimates import over_seeds
 from papers.runs import INSTANCE_START_S, LARGE_ACTORS_USD_PER_HOUR, PAPERS_LEARNER_USD_PER_HOUR
-from runtime.records.estimates import interquartile_mean
 
 REFERENCE = "fixed"
 RESAMPLES = 2_000
@@ -84,8 +84,9 @@ def interquartile_means(
     runs: Mapping[str, Sequence[Found]], score: Callable[[Found], float]
 ) -> dict[str, dict[str, float]]:
     """Returns estimate and interval by rule."""
-    return _estimated("interquartile_mean", interquartile_mean, {
-        rule: [np.array([score(run) for run in of_rule])] for rule, of_rule in runs.items()})
+    found = {rule: over_seeds(score(run) for run in of_rule) for rule, of_rule in runs.items()}
+    return {rule: {"interquartile_mean": _short(one["interquartile_mean"]), "low": _short(one["interval_low"]),
+                   "high": _short(one["interval_high"])} for rule, one in found.items()}
 
 
 def improvements(
@@ -223,11 +224,13 @@ def _while_all_run(values: Any, grid: Any, runs: Sequence[Found]) -> Any:
 
 
 def _title(name: str) -> str:
-    """Returns the task's name as in Gymnasium."""
-    return {"halfcheetah": "HalfCheetah", "slow_hopper": "Hopper, a step in 5 ms"}.get(name, name.capitalize())
+    """Returns the task's name on the page."""
+    return {"halfcheetah": "HalfCheetah", "slow_hopper": "slow Hopper"}.get(name, name.capitalize())
 
 
 def _label(rule: str, everything: Found) -> str:
+    if rule == "fixed":
+        return "fixed-24"
     settings = everything["chosen"].get(rule, "")
     return f"{rule} ({settings})" if settings and not rule.endswith(f"-{settings}") else rule
 

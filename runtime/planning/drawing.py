@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
@@ -82,6 +82,11 @@ def scatter_lines(predictions: Sequence[Prediction], picks: Mapping[str, Predict
     return lines
 
 
+def _labels(digits: str) -> Callable[[float, float], str]:
+    """Returns a formatter that labels the values that begin with one of these digits."""
+    return lambda value, _: f"{value:g}" if f"{value:e}"[0] in digits else ""
+
+
 def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], picture: Path, *, title: str) -> None:
     """Draws time against dollars.
 
@@ -108,9 +113,10 @@ def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], pic
                       bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1})
     axes.set(xscale="log", yscale="log", title=title, xlabel="minutes, start included (modelled)",
              ylabel="dollars, all in (modelled)")
-    for axis in (axes.xaxis, axes.yaxis):
+    # Minutes span about a decade, so there is room for more labels.
+    for axis, digits in ((axes.xaxis, "234568"), (axes.yaxis, "2346")):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "2346" else "")
+        axis.set_minor_formatter(_labels(digits))
     axes.grid(alpha=0.25, which="both", lw=0.5)
     axes.legend(frameon=False, fontsize=9)
     save_figure(figure, picture, "--picture")

@@ -30,4 +30,4 @@ def test_a_line_counts_the_runs_that_reached_the_target_and_gives_mean_and_lowes
     settings = {"environment": {"id": "module:CartPole-v1"}, "stop": {"target_return": 475}}
     line = example_files.lines({"cartpole": {"settings": settings, "runs": runs}}).splitlines()[-1]
     assert [cell.strip() for cell in line.split("|")[2:-1]] == [
-        "CartPole-v1", "475", "2/3", "102 (101)", "2,000", "2.0", "0.2", "500 in 100,000"]
+        "475", "2/3", "102 (101)", "2,000", "2.0", "0.2", "500 in 100,000"]

@@ -26,7 +26,8 @@ HOW = {"": "boosted by {}", "permuted": "boosted by its scores\nin another order
 
 def draw(tasks: dict[str, dict[str, Any]], picture: Path) -> None:
     """Draws a row per task: signal to noise by size, gain by round, and each signal's correlation with the gain."""
-    figure, rows = panels(3, (17, 5.4 * len(tasks)), len(tasks), squeeze=False, width_ratios=(1, 1, 1.5))
+    figure, rows = panels(3, (20, 5.2 * len(tasks)), len(tasks), squeeze=False, width_ratios=(1, 1, 1.05))
+    figure.get_layout_engine().set(wspace=0.04)
     for (noise, gain, signals), (name, task) in zip(rows, tasks.items(), strict=True):
         if task["noise"]["of_independent_batches"]:
             _draw_noise(noise, name, task["noise"]["of_independent_batches"])
@@ -56,6 +57,8 @@ def _draw_noise(axes: Any, name: str, cells: dict[str, dict[str, Any]]) -> None:
              ylabel="variance of log R: between rounds / within one (0.01: or less)",
              title=f"{name}: R from round to round, against its noise\n"
              "(below 1 there is more noise; hollow: two blocks only)")
+    axes.set_xticks(sizes := (1024, 4096, 32768), [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
     axes.legend(frameon=False, loc="upper left")
 
 
@@ -83,8 +86,8 @@ def _draw_correlations(axes: Any, name: str, gain: dict[str, Any]) -> None:
     for side in (-1, 1):
         axes.axvline(side * gain["largest_by_chance"], color=GREY, ls=":", lw=1)
     axes.set(xlim=(-1, 1), xlabel="Spearman's ρ with what boosting gained in that round, 95 % interval",
-             title=f"{name}: which signal knows when boosting pays?\n"
-             f"(Nitro: a low R, so ρ < 0; dotted: the largest of {len(gain['signals'])} by chance)")
+             title=f"{name}: which signal knows when it pays?\n"
+             f"(Nitro expects ρ < 0; dotted: largest of {len(gain['signals'])} by chance)")
 
 
 def draw_dollars(task: str, found: dict[str, Any], picture: Path) -> None:

@@ -83,7 +83,7 @@ def verdict(data: dict[str, Any]) -> dict[str, Any]:
 
 def draw_bills(data: dict[str, dict[str, Any]]) -> Any:
     """Draws stacked bills of both arms, by algorithm and environment."""
-    figure, columns = panels(len(data), (12, 4.4))
+    figure, columns = panels(len(data), (12, 4.4), width_ratios=[len(one["runs"]) for one in data.values()])
     for axes, (algorithm, of_algorithm) in zip(columns, data.items(), strict=True):
         for place, arms in enumerate(of_algorithm["runs"].values()):
             for shift, bills in ((-0.2, [trainings.cents_on_instances(run) for run in arms[STATIC]]),
@@ -95,7 +95,10 @@ def draw_bills(data: dict[str, dict[str, Any]]) -> Any:
                              label=part if place == 0 and shift > 0 else None)
                     bottom += value
         titles = [ENVIRONMENTS[name] for name in of_algorithm["runs"]]
-        axes.set_xticks(range(len(titles)), [f"{title}\n16 actors | Nitro" for title in titles])
-        axes.set(title=algorithm, ylabel="modelled cents of a training", xlim=(-0.5, len(ENVIRONMENTS) - 0.5))
+        ticks = {place + shift: label for place, title in enumerate(titles) for shift, label in (
+            (-0.2, "16 actors"), (0.0, f"\n{title}"), (0.2, "with Nitro"))}
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.tick_params("x", length=0)
+        axes.set(title=algorithm, ylabel="modelled cents of a training", xlim=(-0.5, len(titles) - 0.5))
     figure.legend(*columns[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS), frameon=False)
     return figure

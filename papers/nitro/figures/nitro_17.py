@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drawing import BLUE, ORANGE, dots, panels
+from benchmarks.drawing import BLUE, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.figures import trainings
 from papers.nitro.figures.trainings import HOPPER, NITRO, STATIC
@@ -13,7 +13,7 @@ from papers.runs import LARGE_ACTORS_USD_PER_HOUR
 
 COLOURS = {NITRO: BLUE, STATIC: ORANGE}
 BILLS = ("Nitro", "Nitro, without\nprovisioned", "without\nserverless", "without boosting",
-         "without boosting,\nnor provisioned")
+         "without boosting\nor provisioned")
 
 
 def measure(work: Path) -> dict[str, Any]:
@@ -36,9 +36,12 @@ def draw(data: dict[str, Any]) -> Any:
     returns.set(xlabel="round", ylabel="return of a round's episodes", title="(a) Mean and range of the seeds")
     returns.legend(frameon=False, loc="upper left")
     found = bills(data)
-    dots(costs, range(len(found)), [over_seeds(one) for one in found.values()], color=BLUE)
-    costs.set_xticks(range(len(found)), list(found), fontsize=8)
-    costs.set(ylabel="modelled cents of a training", ylim=(0, None), title="(b) Bills")
+    for place, one in enumerate(map(over_seeds, found.values())):
+        costs.hlines(place, one["interval_low"], one["interval_high"], color=BLUE)
+        costs.plot(one["interquartile_mean"], place, "o", color=BLUE)
+    costs.set_yticks(range(len(found)), list(found), fontsize=11)
+    costs.invert_yaxis()
+    costs.set(xlabel="modelled cents of a training", xlim=(0, None), title="(b) Bills")
     return figure
 
 

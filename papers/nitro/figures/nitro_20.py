@@ -73,7 +73,7 @@ def _columns(problem: CurvatureProblem) -> dict[str, Any]:
 
 
 def breakdown(file: str) -> dict[str, Any]:
-    """Returns the modelled seconds of a round with 64 warm actors, on the paper's learner and on a small one.
+    """Returns modelled seconds of a round with 64 warm actors, on the paper's learner and a small one without a GPU.
 
     The detector runs in parallel with the first eight actors. The boosted ones start when it has ended.
     """

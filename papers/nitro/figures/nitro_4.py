@@ -80,7 +80,8 @@ def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def draw(data: dict[str, Any]) -> Any:
     """Draws scores over seeds by environment and by algorithm, of three runs, and of one run on three batches."""
     cases, rounds = data["cases"], np.arange(1, ROUNDS + 1)
-    figure, columns = panels(4, (18, 4.2), sharey=True)
+    figure, grid = panels(2, (11, 7.6), 2, sharey=True)
+    columns = grid.flat
     colours = (BLUE, ORANGE, GREEN)
     for axes, (what, names) in zip(columns, PANELS.items(), strict=False):
         for shift, (name, colour) in enumerate(zip(names, colours, strict=True)):
@@ -93,13 +94,12 @@ def draw(data: dict[str, Any]) -> Any:
     for number, colour in enumerate(colours):
         columns[3].plot(rounds, scores(hopper[0]["ratios"][number]), "o-", ms=4, color=colour,
                        label="its own batch" if number == 0 else f"another batch, {number}")
-    for axes, title in zip(columns[2:], ("By run: PPO on Hopper", "One run (seed 0), R on other samples"),
+    for axes, title in zip(grid[1], ("By run: PPO on Hopper", "One run (seed 0), R on other samples"),
                            strict=True):
         axes.set_title(title)
         axes.legend(frameon=False, fontsize=9)
-    columns[0].set_ylabel("boosting score")
     for axes in columns:
-        axes.set(xlabel="round", ylim=(-0.03, 1.35))
+        axes.set(xlabel="round", ylabel="boosting score", ylim=(-0.03, 1.4))
     return figure
 
 

@@ -157,8 +157,9 @@ def draw(data: dict[str, Any]) -> Any:
                 [row["replayed"][count] for row in lines]) for count in lines[0]["replayed"]}
         by_time.plot([*seconds[:BOOSTED - 1], *meanwhile, *seconds[BOOSTED - 1:]],
                        [*before, *meanwhile.values(), *after], "o-", ms=4, color=colours[scheme], label=labels[scheme])
-        by_round.plot(rounds, [*before, *after], marker="o", ms=4, color=colours[scheme],
-                      ls="--" if scheme == "pause" else "-", label=labels[scheme])
+        # A pause gives the functions' returns, so its line is wide and lies below theirs.
+        by_round.plot(rounds, [*before, *after], color=colours[scheme], label=labels[scheme], **(
+            {"lw": 7, "alpha": 0.35, "zorder": 1} if scheme == "pause" else {"marker": "o", "ms": 4}))
     by_time.set(xscale="log", xlabel="modelled seconds")
     by_round.set(xlabel="round")
     for axes, letter, by in zip((by_time, by_round), "bc", ("by modelled time", "by round"), strict=True):
