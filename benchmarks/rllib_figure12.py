@@ -4,7 +4,8 @@
     PYTHONPATH=. /tmp/peers/bin/python benchmarks/rllib_figure12.py --work runs/figure12 --summarise
 
 The first command may be interrupted and repeated: it keeps finished runs. The second writes them to
-benchmarks/results/rllib_figure12.json. For Q*bert, give both --environment and another --work.
+benchmarks/results/rllib_figure12.json. For Q*bert, give both --environment, another --work, and --seeds 10: five were
+planned, and five more were added after a look at them.
 
 RLlib is in an environment of its own (benchmarks/peers/requirements.txt, and PyHessian without its dependencies);
 --python names the pool's interpreter. All runs have the same settings and 51,200 steps. RLlib's two env runners play
@@ -124,7 +125,7 @@ def main() -> None:
     parser.add_argument("--summarise", action="store_true")
     options = parser.parse_args()
     if options.summarise:
-        command = f"python benchmarks/rllib_figure12.py --environment {options.environment}"
+        command = f"python benchmarks/rllib_figure12.py --environment {options.environment} --seeds {options.seeds}"
         found = json.loads(RESULT.read_text()) | {options.environment: origin(command) | summarised(options.work)}
         RESULT.write_text(json.dumps(found, indent=2) + "\n")
         return
