@@ -71,6 +71,7 @@ def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(
         result = world.conclude()
     assert result["result"] == "failed"
     left = "; ".join(result["problems"])
-    for name in ("Nitro-hopper-learner", "nitro-hopper", "Nitro-hopper-actor", "something that costs money", "has not recorded its end"):
+    for name in ("Nitro-hopper-learner", "nitro-hopper", "Nitro-hopper-actor", "something that costs money",
+                 "has not recorded its end"):
         assert name in left
     assert result["spend"]["hopper"]["counted_usd"] > 0.0
