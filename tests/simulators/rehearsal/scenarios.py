@@ -65,7 +65,7 @@ def _budget(world: Rehearsal) -> None:
 
 
 def _killed(world: Rehearsal) -> None:
-    """kill -9 of a learner that holds the cache: systemd starts it again, and it goes on from the bucket."""
+    """kill -9 of a learner that holds the cache: systemd restarts it, and it continues from the bucket."""
     world.deploy(text=experiment(cache="learner", max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.after_rounds(2)
     world.record.tell("fault", "kill -9 of the learner")
@@ -76,7 +76,7 @@ def _killed(world: Rehearsal) -> None:
 
 
 def _no_cache(world: Rehearsal) -> None:
-    """No cache, some invocations fail, and kill -9 of the learner: it goes on from the bucket."""
+    """No cache, some invocations fail, and kill -9 of the learner: it continues from the bucket."""
     world.account.functions.trouble = 0.2
     world.deploy(text=experiment(cache="none", max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.check(not world.found_deployed.get("caches"), "there is a cache")
@@ -88,20 +88,20 @@ def _no_cache(world: Rehearsal) -> None:
 
 
 def _all_local(world: Rehearsal) -> None:
-    """Actors are processes of the learner: no function, no cache; kill -9 of it, and it goes on from the bucket."""
+    """Actors are processes of the learner, without function or cache. After kill -9 it continues from the bucket."""
     _on_one_instance(world, experiment(cache="none", fleet="local", instance_types="c7i.large", max_rounds=80,
                                        usd=_AMPLE_USD))
 
 
 def _instances(world: Rehearsal) -> None:
-    """Instances play and train on one machine: no function, no cache; kill -9 of the learner, and it goes on."""
+    """Instances play and train on one machine, without function or cache. After kill -9 the learner continues."""
     _on_one_instance(world, experiment(learner="gmi", instance_types="c7i.large", max_rounds=80, usd=_AMPLE_USD))
     rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
     world.check({row["instances"] for row in rows} == {2}, "no instance for each vCPU")
 
 
 def _on_one_instance(world: Rehearsal, text: str) -> None:
-    """Deploys what needs nothing but an instance, and kills the learner."""
+    """Deploys an experiment that needs only an instance, and kills the learner."""
     world.deploy(text=text)
     for kind in ("functions", "provisioned concurrency", "caches"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
@@ -119,7 +119,7 @@ def _on_one_instance(world: Rehearsal, text: str) -> None:
 
 
 def _no_instance(world: Rehearsal) -> None:
-    """No instance: a coordinator runs the rounds in legs, one of which is killed; the run goes on from the bucket."""
+    """No instance: a coordinator runs the rounds in legs. One is killed, and the run continues from the bucket."""
     world.account.leg_s = _LEG_S
     deployment = world.deploy(text=experiment(
         cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60, max_rounds=4 * _ROUNDS,
@@ -150,7 +150,7 @@ def _no_instance_budget(world: Rehearsal) -> None:
 
 
 def _leg_hangs(world: Rehearsal) -> None:
-    """No instance, and a leg stops for ever: the guard hears nothing, ends the execution, and nothing follows it."""
+    """No instance, and a leg hangs: the guard hears nothing and ends the execution. No leg follows."""
     deployment = world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100,
                                               deadline_s=60, usd=_AMPLE_USD))
     world.after_rounds(1)
@@ -187,7 +187,7 @@ def _legs_fail(world: Rehearsal) -> None:
 
 
 def _two_legs(world: Rehearsal) -> None:
-    """No instance, and somebody begins the rounds twice: the newer leg goes on, the older one gives way."""
+    """No instance, and the rounds are started twice: the newer leg continues, the older one ends."""
     world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
                                  max_rounds=2 * _ROUNDS, usd=_AMPLE_USD))
     world.after_rounds(1)
@@ -204,7 +204,7 @@ def _two_legs(world: Rehearsal) -> None:
 
 
 def _external(world: Rehearsal) -> None:
-    """No learner, but a pool in a process of the user's: kill -9 of it, opened again, kill -9: the guard ends it."""
+    """No learner, but a pool in the user's process: kill -9, reopened, kill -9 again. The guard ends it."""
     text = experiment(cache="none", learner="external", deadline_s=60, usd=_AMPLE_USD)
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
@@ -229,7 +229,7 @@ def _external(world: Rehearsal) -> None:
 
 
 def _external_closed(world: Rehearsal) -> None:
-    """No learner: a second pool takes the deployment over from the first, and is closed; the guard ends it."""
+    """No learner: a second pool takes over from the first and is closed. The guard ends the deployment."""
     world.deploy(text=experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD))
     first = world.trainer("hopper", calls=1000)
     _after_calls(world, first, 1)
@@ -241,7 +241,7 @@ def _external_closed(world: Rehearsal) -> None:
 
 
 def _external_budget(world: Rehearsal) -> None:
-    """No learner: warm actors use the budget up while the trainer trains; the guard ends it, and the pool is told."""
+    """No learner: warm actors use up the budget while the trainer trains. The guard ends it and tells the pool."""
     world.deploy(text=experiment(cache="none", learner="external", provisioned=6, deadline_s=60, usd=0.08))
     training = world.directory / "pool.training"
     training.touch()
@@ -255,7 +255,7 @@ def _external_budget(world: Rehearsal) -> None:
 
 
 def _after_calls(world: Rehearsal, trainer: Trainer, count: int) -> None:
-    """Lets time pass until a pool has made so many calls.
+    """Lets time pass until a pool has made a number of calls.
 
     Raises:
         RehearsalError: Its process ended before.
@@ -266,7 +266,7 @@ def _after_calls(world: Rehearsal, trainer: Trainer, count: int) -> None:
 
 
 def _check_ended_quickly(world: Rehearsal, because: str) -> None:
-    """Lets time pass until Describe finds nothing: from the order to the end, the guard looks twice at most."""
+    """Lets time pass until Describe finds nothing. From the order to the end, the guard looks at most twice."""
     world.is_hurried = True
     world.until(lambda: world.entry().order is not None, "the guard's order")
     ticks = len(world.record.ticks_s)
@@ -302,7 +302,7 @@ def _stellaris(world: Rehearsal) -> None:
 
 
 def _remove_files(world: Rehearsal) -> None:
-    """What was uploaded with the templates: the files of learners that start."""
+    """Returns the files that were uploaded with the templates, for learners that start."""
     world.record.tell("fault", "the learner's files are gone")
     store = world.account.client("s3")
     for bucket in store.list_buckets()["Buckets"]:
@@ -312,7 +312,7 @@ def _remove_files(world: Rehearsal) -> None:
 
 
 def _hangs(world: Rehearsal) -> None:
-    """The learner stops for ever in the middle of a round: the guard hears nothing and ends it."""
+    """The learner hangs in the middle of a round: the guard hears nothing and ends it."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     world.after_rounds(2)
     world.record.tell("fault", "SIGSTOP of the learner")
@@ -323,14 +323,14 @@ def _hangs(world: Rehearsal) -> None:
 
 
 def _never_boots(world: Rehearsal) -> None:
-    """An instance that does nothing at all: no user data run, no learner is ever heard of."""
+    """An instance does nothing at all: its user data does not run, and no learner ever reports."""
     world.machines.is_dead_on_arrival = world.is_hurried = True
     world.deploy(text=experiment(usd=_AMPLE_USD))
     _check_taken_back(world, "Received 0 SUCCESS signal(s)")
 
 
 def _never_reports(world: Rehearsal) -> None:
-    """The learner's container starts, and stops for ever before it reports: the instance names the phase, and ends."""
+    """The learner's container hangs before it reports: the instance names the phase, and ends."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     world.until(lambda: world.machines.alive and world.machine().learner, "the learner")
     world.record.tell("fault", "SIGSTOP of the learner")
@@ -342,7 +342,7 @@ def _never_reports(world: Rehearsal) -> None:
 
 
 def _pull_fails(world: Rehearsal) -> None:
-    """The learner's image cannot be pulled: the first instance says so, and the stack is taken back at once."""
+    """The learner's image cannot be pulled: the first instance reports it, and the stack rolls back at once."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     _forget_images(world)
     _check_taken_back(world, "Received 1 FAILURE signal(s)")
@@ -351,14 +351,14 @@ def _pull_fails(world: Rehearsal) -> None:
 
 
 def _no_capacity(world: Rehearsal) -> None:
-    """EC2 has no instance to give: there never is a learner, and none is billed."""
+    """EC2 has no capacity: no learner ever exists, and none is billed."""
     _deploy_into(world, launches="We currently do not have sufficient g4dn.xlarge capacity in the zones requested")
     _check_taken_back(world, "Received 0 SUCCESS signal(s)")
     world.check(not world.machines.all, "there was an instance")
 
 
 def _unguarded(world: Rehearsal) -> None:
-    """The guard's rule is disabled: CloudFormation asks the guard, and makes nothing of the experiment."""
+    """The guard's rule is disabled: CloudFormation asks the guard, and creates nothing for the experiment."""
     world.is_guarded = False
     world.record.tell("fault", "the guard's rule is disabled")
     world.deploy(text=experiment(usd=_AMPLE_USD))
@@ -368,14 +368,14 @@ def _unguarded(world: Rehearsal) -> None:
 
 
 def _warm_fails(world: Rehearsal) -> None:
-    """No actor can be kept warm: the stack is taken back before there is a learner."""
+    """No actor can be kept warm: the stack rolls back before a learner exists."""
     _deploy_into(world, **_NEVER_WARM)
     _check_taken_back(world, "Provisioned Concurrency")
     world.check(not world.machines.all, "there was an instance")
 
 
 def _cache_waits(world: Rehearsal) -> None:
-    """The cache stays in creation for an hour, in which nobody can delete it: the guard ends what waits for it."""
+    """The cache takes an hour to create and cannot be deleted meanwhile: the guard ends the parts that wait for it."""
     _deploy_into(world, creation={_CACHE: [3600.0, "the cache could not be made"]})
     world.until_gone()
     world.check(world.record.has("guard", "the first phase of its start"), "the guard ended it for another reason")
@@ -385,7 +385,7 @@ def _cache_waits(world: Rehearsal) -> None:
 
 
 def _rollback_fails(world: Rehearsal) -> None:
-    """What failed to start cannot be taken back either: the guard says what is left, and deletes it in the end."""
+    """A failed start cannot be rolled back: the guard lists the leftovers, and finally deletes them."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     _forget_images(world)
     world.until(lambda: world.record.has("report", "could not be deleted"), "a report of what is left")
@@ -396,14 +396,14 @@ def _rollback_fails(world: Rehearsal) -> None:
 
 
 def _deploy_into(world: Rehearsal, **faults: Any) -> None:
-    """Deploys into an account in which this goes wrong, as `set_faults` takes it; there is nothing to wait for."""
+    """Deploys into an account with faults, as `set_faults` takes them, without waiting."""
     world.account.set_faults(**faults)
     world.is_hurried = True
     world.deploy(text=experiment(usd=_AMPLE_USD))
 
 
 def _check_taken_back(world: Rehearsal, because: str) -> None:
-    """Lets time pass until what failed to start is gone; people were told, and pay for what existed alone."""
+    """Lets time pass until a failed start is gone. Users were notified, and pay only for the parts that existed."""
     world.until_gone()
     world.check(world.record.has("stack", "ROLLBACK_IN_PROGRESS"), "CloudFormation did not take it back")
     world.check(world.record.has("stack", because), f"CloudFormation did not say {because!r}")
@@ -413,7 +413,7 @@ def _check_taken_back(world: Rehearsal, because: str) -> None:
 
 
 def _check_bill(world: Rehearsal) -> None:
-    """The ledger has what existed, to within five minutes of all that can stand: what never did was not billed."""
+    """Checks that the ledger bills only parts that existed, to within five minutes of all possible parts."""
     entry, deployment = world.entry(), world.deployments["hopper"]
     slack_usd = deployment.limit("burn-usd-per-hour") / 12
     world.check(entry.spent_usd <= world.counted_usd() + slack_usd,
@@ -438,7 +438,7 @@ def _boot_fails(world: Rehearsal) -> None:
 
 
 def deployer(world: Rehearsal) -> None:
-    """Somebody with the policy that the docs tell people to take deploys, looks and destroys, all kinds of learner."""
+    """A user with the documented policy deploys, looks and destroys, with every kind of learner."""
     text = experiment(usd=_AMPLE_USD)
     world.machines.is_dead_on_arrival = True
     bootstrap(world.account.client)
@@ -475,7 +475,7 @@ def _look_and_stop(world: Rehearsal, name: str) -> None:
 
 
 def _again(world: Rehearsal) -> None:
-    """A run again: after a failed start it trains, with its budget used up it is refused, with more it goes on."""
+    """A run is repeated: it trains after a failed start, is refused without budget, and continues with more."""
     world.account.set_faults(**_NEVER_WARM)
     first = _deploy_again(world, experiment())
     world.account.set_faults()
@@ -495,7 +495,7 @@ def _again(world: Rehearsal) -> None:
 
 
 def _deploy_again(world: Rehearsal, text: str, told: str = "") -> float:
-    """`make deploy`, until the guard has taken it down; returns what the run has cost by then, in dollars."""
+    """Runs `make deploy` until the guard has taken it down. Returns the run's cost by then, in dollars."""
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0 and told in printed, f"make deploy ({code}) does not say {told!r}: {printed}")
     world.deploy(text=text, context=context)
@@ -504,7 +504,7 @@ def _deploy_again(world: Rehearsal, text: str, told: str = "") -> float:
 
 
 def _new_account(world: Rehearsal) -> None:
-    """A new account, ten functions at once, two vCPUs, no GPU: what cannot fit is refused, the rest trains in waves."""
+    """A new account: ten functions at once, two vCPUs, no GPU. Too large experiments are refused; others train in waves."""
     world.account.functions.account_concurrency = 10
     text = experiment(max_rounds=3, usd=_AMPLE_USD, provisioned=8).replace("actors_min: 2, actors_max: 6",
                                                                           "actors_min: 12, actors_max: 14")
@@ -526,7 +526,7 @@ def _new_account(world: Rehearsal) -> None:
 
 
 def _one_hangs(world: Rehearsal) -> None:
-    """Two are stopped, and Lambda answers nothing about one of them: the other one's end does not wait."""
+    """Two are stopped, and Lambda does not answer for one: the other's end does not wait."""
     for name in ("hopper", "walker"):
         world.deploy(name, experiment(usd=_AMPLE_USD))
     for name in ("hopper", "walker"):
@@ -556,7 +556,7 @@ def _order(world: Rehearsal, name: str) -> None:
 
 
 def _attack(world: Rehearsal) -> None:
-    """One actor a round attacks: stores garbage, too much and others' trajectories, and tries what it may not do."""
+    """One actor per round attacks: it stores garbage, too much, and others' trajectories, and tries forbidden actions."""
     world.account.actor_handler = "tests.simulators.rehearsal.attacker.handler"
     world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.until_gone()
@@ -571,7 +571,7 @@ def _attack(world: Rehearsal) -> None:
 
 
 def _interrupted(world: Rehearsal) -> None:
-    """A spot instance is taken away: its replacement goes on, and reaches the target."""
+    """A spot instance is taken away: its replacement continues, and reaches the target."""
     world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.after_rounds(2)
     first = world.machine().id
@@ -601,7 +601,7 @@ def _cache_restarts(world: Rehearsal) -> None:
 
 
 def _guard_dies(world: Rehearsal) -> None:
-    """The guard's function is killed after each kind of call that changes anything; the next tick goes on."""
+    """The guard's function is killed after each kind of call that changes anything. The next tick continues."""
     world.deploy(text=experiment(max_rounds=3, usd=_AMPLE_USD))
     world.until_gone()
     deaths = world.deaths.read_text().splitlines()
@@ -612,7 +612,7 @@ def _guard_dies(world: Rehearsal) -> None:
 
 
 def _guard_away(world: Rehearsal) -> None:
-    """Nobody calls the guard from the middle of the run until long after its end: the learner ends by itself."""
+    """The guard is not called from the middle of the run until long after its end: the learner ends by itself."""
     world.deploy()
     world.after_rounds(2)
     world.record.tell("fault", "EventBridge calls the guard no more")
@@ -627,7 +627,7 @@ def _guard_away(world: Rehearsal) -> None:
 
 
 def _delete_fails(world: Rehearsal) -> None:
-    """CloudFormation cannot delete the stack at first; it is tried again."""
+    """CloudFormation cannot delete the stack at first, and tries again."""
     world.deploy(text=experiment(max_rounds=3, usd=_AMPLE_USD))
     world.until_gone()
     world.check(world.record.has("report", "could not be deleted"), "nobody was told")
@@ -651,7 +651,7 @@ def _with_skew(world: Rehearsal, skew_s: int) -> None:
 
 
 def _two(world: Rehearsal) -> None:
-    """Two experiments; one is stopped by command, the other is not touched; then that one, too."""
+    """Two experiments: one is stopped by command, the other remains untouched, and is then stopped."""
     world.deploy("hopper", experiment(usd=_AMPLE_USD))
     world.deploy("walker", experiment(usd=_AMPLE_USD).replace("Hopper-v5", "Walker2d-v5"))
     for name in ("hopper", "walker"):
@@ -670,7 +670,7 @@ def _two(world: Rehearsal) -> None:
 
 
 def _stop(world: Rehearsal, name: str) -> None:
-    """``python -m runtime stop NAME``, while time passes."""
+    """Runs ``python -m runtime stop NAME`` while time passes."""
     world.record.tell("people", f"python -m runtime stop {name}")
     with world.people("stop", name, "--yes") as stop:
         world.until(lambda: stop.poll() is not None, f"stop {name} to end")
@@ -679,7 +679,7 @@ def _stop(world: Rehearsal, name: str) -> None:
 
 
 def _of(world: Rehearsal, name: str) -> list[str]:
-    """All that Describe finds which bears that experiment's name."""
+    """Returns everything with that experiment's name that Describe finds."""
     return sorted(found for kind, names in world.account.inventory().items() if kind != "buckets"
                   for found in names if f"nitro-{name}" in found.lower())
 
@@ -733,7 +733,7 @@ SCENARIOS = {
 
 
 def rehearse(name: str, out: Any, **settings: Any) -> dict[str, Any]:
-    """Plays one scenario; returns what its ``rehearsal.json`` holds.
+    """Plays one scenario. Returns the content of its ``rehearsal.json``.
 
     Raises:
         RehearsalError: It could not be played to its end.
