@@ -504,7 +504,7 @@ def _deploy_again(world: Rehearsal, text: str, told: str = "") -> float:
 
 
 def _new_account(world: Rehearsal) -> None:
-    """A new account: ten functions at once, two vCPUs, no GPU. Too large experiments are refused; others train in waves."""
+    """A new account (ten functions, two vCPUs, no GPU) refuses what does not fit, and trains the rest in waves."""
     world.account.functions.account_concurrency = 10
     text = experiment(max_rounds=3, usd=_AMPLE_USD, provisioned=8).replace("actors_min: 2, actors_max: 6",
                                                                           "actors_min: 12, actors_max: 14")
@@ -556,7 +556,7 @@ def _order(world: Rehearsal, name: str) -> None:
 
 
 def _attack(world: Rehearsal) -> None:
-    """One actor per round attacks: it stores garbage, too much, and others' trajectories, and tries forbidden actions."""
+    """One actor per round attacks: stores garbage, too much, and others' trajectories, and tries what is forbidden."""
     world.account.actor_handler = "tests.simulators.rehearsal.attacker.handler"
     world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.until_gone()
