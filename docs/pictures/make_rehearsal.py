@@ -30,7 +30,7 @@ def draw(rehearsal: dict[str, Any]) -> plt.Figure:
     end = done["gone"]
     figure, (lanes, dollars) = plt.subplots(
         2, 1, figsize=(11, 6.2), sharex=True, gridspec_kw={"height_ratios": (5, 4), "hspace": 0.08})
-    _bar(lanes, "stack", 0.0, done.get("stack", end), SAND, "one experiment: all that is deployed for it")
+    _bar(lanes, "stack", 0.0, done.get("stack", end), SAND, "one experiment")
     found = {kind for kind, names in rehearsal["found_before"].items() if names}
     if "caches" in found:
         _bar(lanes, "cache", 0.0, done.get("cache", end), GREEN, "ElastiCache")
@@ -88,7 +88,7 @@ def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
     if rounds:
         counts = sorted({event["actor_count"] for event in rounds})
         axes.text(rounds[-1]["at_s"] / 60 + 0.5, _y("actors"),
-                  "a bar a round or call,\nas high as its actors\n("
+                  "one bar per round or call,\nas tall as its actors\n("
                   f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))})",
                   va="center", fontsize=8, color=EDGE)
 
@@ -114,7 +114,7 @@ def _draw_dollars(axes: plt.Axes, rehearsal: dict[str, Any], end: float) -> None
     axes.step(minutes, spent, where="post", color=SPENT, label="spent")
     axes.axhline(spend["budget_usd"], color=LIMIT, label="budget")
     axes.axhline(spend["budget_usd"] - spend["tail_usd"], color=LIMIT, linestyle=":",
-                 label="without what is kept for the teardown")
+                 label="budget minus teardown")
     axes.set(ylim=(0, spend["budget_usd"] * 1.3), ylabel="US dollars", xlabel="minutes since the deployment")
     axes.legend(loc="upper left", ncols=4, frameon=False, fontsize=9)
 
