@@ -13,6 +13,7 @@ from lambda_actor.errors import SchemaError, WireError
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
+from runtime.export.onnx_policy import OnnxPolicy, check_request
 
 Layer = tuple[np.ndarray, np.ndarray]
 
@@ -125,8 +126,9 @@ class Published:
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
-            if digest != self._digest or (states := self.states) is None:
-                states = self._check(kind, fields, message)
+            if digest == self._digest and self.states is not None:
+                return
+            states = self._check(kind, fields, message)
             version = self.version + (digest != self._digest)
             weights = wire.encode(kind, fields | {"policy_version": np.array(version, np.int64)})
         except WireError as error:
@@ -135,8 +137,6 @@ class Published:
 
     def _check(self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes) -> dict[str, tuple[int, ...]]:
         if kind == wire.Kind.GRAPH:
-            from runtime.export.onnx_policy import OnnxPolicy
-
             graph = OnnxPolicy(fields["graph"].tobytes(), wire.field_text(fields["act"]), float(fields["epsilon"]))
             graph.check(self._spaces, memory_mib=self._memory_mib, has_cache=self._has_cache)
             return dict(graph.states)
@@ -145,7 +145,5 @@ class Published:
             if array.dtype.kind == "f" and name != "observation_clip" and not np.isfinite(array).all():
                 raise SchemaError(f"{name} is not finite")
         if not self._has_cache:
-            from runtime.export.onnx_policy import check_request
-
             check_request(f"a policy of {len(message):,} bytes", message)
         return {}
