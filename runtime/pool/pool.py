@@ -18,35 +18,34 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from lambda_actor.errors import ActorError, WireError
 from runtime.backends.registry import make_backend
-from runtime.config.loading import experiment_from_tree, load_experiment
+from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import Experiment, changes, is_below, unchangeable
+from runtime.config.schema import Experiment
 from runtime.cost.prices import prices_to_json
 from runtime.display.table import PoolDisplay, Silent
-from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunDirectoryError, RunError
+from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
 from runtime.learner.remote.messages import decode_state, encode_state
+from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
+from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of
 from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.ports import sampling
 from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.run import Display, RunContext
-from runtime.ports.sampling import Actor, ActorSpec, ActorTally, Ended
+from runtime.ports.sampling import Actor, ActorSpec, Ended
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.events import EventLog, time_of_day
-from runtime.records.files import INTEGER_MAX, json_object, read_regular, to_json, write_atomically
-from runtime.records.layout import LEDGER, default_directory
+from runtime.records.files import INTEGER_MAX, to_json, write_atomically
+from runtime.records.layout import default_directory
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
@@ -63,32 +62,6 @@ from runtime.training.trial import PATIENCE_S
 
 _PATIENCE = Patience()
 _LOOK_S = 1.0
-
-
-@dataclass(eq=False)
-class Call:
-    """A call of a pool.
-
-    Attributes:
-        number: From 1.
-        actors: Requested actors.
-        error: Why some actors returned nothing; empty if all did, or until it has ended.
-        has_ended: Whether all its results have arrived.
-    """
-
-    number: int
-    actors: int
-    spec: ActorSpec = field(repr=False)
-    is_streamed: bool = field(repr=False)
-    began_s: float = field(repr=False)
-    error: str = ""
-    has_ended: bool = False
-    came: dict[int, sampling.Trajectory] = field(default_factory=dict, repr=False)
-    awaited: set[str] = field(default_factory=set, repr=False)
-    tally: ActorTally = field(default_factory=ActorTally, repr=False)
-    may_replace: bool = field(default=True, repr=False)
-    usd: float = field(default=0.0, repr=False)
-    reserved_usd: float = field(default=0.0, repr=False)
 
 
 class ActorPool:
@@ -144,10 +117,10 @@ class ActorPool:
             backend.fetch(directory)
             self._was_resumed = directory.holds_run
             if self._was_resumed:
-                _check_continues(self._experiment, directory)
+                check_continues(self._experiment, directory)
             self.directory, self.rows = path, directory.read_rounds()
             # One that was killed may have had trajectories of calls that have no row.
-            self._number = self._written = max([_calls_in(path), *(row.round_index for row in self.rows)])
+            self._number = self._written = max([calls_in(path), *(row.round_index for row in self.rows)])
             directory.cut_rounds_back(self._number)
             self._events = EventLog(directory.events_path, time_of_day)
             supplies = backend.supply(RunContext(
@@ -233,7 +206,7 @@ class ActorPool:
         found = [for_trainers(call.came[slot]) for slot in sorted(call.came)]
         if call.error:
             self._give_back(found)
-            raise ActorsKeepFailingError(_missing(call), call.error)
+            raise ActorsKeepFailingError(missing(call), call.error)
         return found
 
     def submit(self, policy: Any, *, actors: int, steps: int | None = None) -> Call:
@@ -253,7 +226,7 @@ class ActorPool:
             if found is None:
                 self._advance()
             elif isinstance(found, Call):
-                raise ActorsKeepFailingError(_missing(found), found.error)
+                raise ActorsKeepFailingError(missing(found), found.error)
             else:
                 yield found
 
@@ -271,7 +244,7 @@ class ActorPool:
             raise RunError(f"the pool's state is between calls: {len(self._calls)} are in flight, and "
                            f"{len(self._ready)} trajectories are not taken; take them with as_completed first")
         episodes = self._episodes.get_state()
-        values = {"experiment": _of_records(self._experiment), "calls": self._number, "episodes": episodes.values,
+        values = {"experiment": of_records(self._experiment), "calls": self._number, "episodes": episodes.values,
                   "spent_usd": self.spent_usd, "policy": self._published.get_state()}
         return encode_state(State(episodes.arrays, values))
 
@@ -287,7 +260,7 @@ class ActorPool:
             try:
                 found = decode_state(state)
                 values = found.values
-                if values["experiment"] != json.loads(json.dumps(_of_records(self._experiment))):
+                if values["experiment"] != json.loads(json.dumps(of_records(self._experiment))):
                     raise RunError("the state is of a pool of another experiment; allowed: the same environment and "
                                    "seed")
                 calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
@@ -319,7 +292,7 @@ class ActorPool:
         # A thread that waits for its call sees that it is closed.
         with self._lock:
             if is_first:
-                self._end_all(*_stop_reason(error, lacked_budget=self._lacked_budget))
+                self._end_all(*stop_reason_of(error, lacked_budget=self._lacked_budget))
 
     def _end_all(self, stop_reason: str, error: str) -> None:
         with self._stack:
@@ -492,7 +465,7 @@ class ActorPool:
         standing_usd, self._standing_usd = self._standing_usd, 0.0
         # The seconds of calls that overlap add up to those of the clock.
         since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
-        self._waiting[call.number] = _row(
+        self._waiting[call.number] = row_of(
             call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(),
             seconds=self._finished_s - since_s, share=(self._finished_s - since_s) / max(
                 self._finished_s - call.began_s, 1e-9), standing_usd=standing_usd)
@@ -586,88 +559,3 @@ def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resol
         raise ExperimentError("fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
                               "deployed, with overrides")
     return Path(experiment).stem
-
-
-def _calls_in(directory: Path) -> int:
-    """How many calls pools in a directory have begun, by its ledger."""
-    try:
-        calls = json_object(read_regular(directory / LEDGER)).get("calls")
-    except OSError:
-        return 0
-    return calls if type(calls) is int and 0 < calls <= INTEGER_MAX else 0
-
-
-def _of_records(experiment: Experiment) -> dict[str, Any]:
-    """What may not change from one pool in a directory to the next: it decides what trajectories are."""
-    return {path: value for path, value in unchangeable(experiment).items() if is_below(path, ("environment", "seed"))}
-
-
-def _check_continues(experiment: Experiment, directory: RunDirectory) -> None:
-    """Checks that a directory is an earlier pool's whose records can be continued.
-
-    Raises:
-        RunDirectoryError: It is not.
-    """
-    try:
-        stored = load_experiment(directory.config_path, is_of_run=True).resolved()
-    except ExperimentError as error:
-        raise RunDirectoryError(f"out = {directory.path}: {error}; allowed: another directory") from None
-    problems = (changes(_of_records(experiment), _of_records(stored), "there") if stored.learner.chosen.is_external else
-                ["it is a training's"])
-    if problems:
-        raise RunDirectoryError(f"out = {directory.path}: {'; '.join(problems)}; allowed: another directory, or one of "
-                                "a pool of the same environment and seed")
-
-
-def _stop_reason(error: BaseException | None, *, lacked_budget: bool) -> tuple[str, str]:
-    """Why a pool ended, as its summary says it, and what it failed with."""
-    if isinstance(error, BudgetError) or (lacked_budget and not isinstance(error, Exception | KeyboardInterrupt)):
-        return "budget", ""
-    if isinstance(error, Exception):
-        return "failed", f"{type(error).__name__}: {error}"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "closed", ""
-
-
-def _missing(call: Call) -> str:
-    return (f"{call.actors - len(call.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
-            "last error: ")
-
-
-def _row(
-    call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, seconds: float,
-    share: float, standing_usd: float,
-) -> dict[str, Any]:
-    """Returns a call's metrics, without total steps and dollars; the training is unknown.
-
-    Args:
-        seconds: Seconds that no earlier row has.
-        share: Their share of the call's seconds.
-    """
-    nothing = dict.fromkeys((
-        "eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square", "noise_scale",
-        "boosting_score", "decay_weight", "evaluation_return_mean", "evaluation_round", "policy_loss", "value_loss",
-        "entropy", "kl", "explained_variance", "learning_rate", "detect_s", "evaluate_s", "modelled_detect_s",
-        "modelled_evaluate_s"))
-    returns = np.concatenate([np.zeros(0), *(one["episode_returns"] for one in came)])
-    lengths = np.concatenate([np.zeros(0), *(one["episode_lengths"] for one in came)])
-    spanning = sum(int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came)
-    billed_s, cpu_s = call.tally.billed_s, call.tally.cpu_s
-    return {
-        **nothing,
-        "round_index": call.number, "policy_version": int(call.spec.event["policy_version"]),
-        "actor_count_wanted": call.actors, "actor_count": call.actors, "actors_returned": len(came),
-        "actors_failed": call.tally.failed, "actors_late": call.tally.late,
-        "env_steps": sum(len(one["rewards"]) for one in came),
-        "episode_return_mean": float(returns.mean()) if len(returns) else None,
-        "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
-        "episodes_finished": len(returns), "episodes_spanning_versions": spanning,
-        "replayed_steps": replayed_steps, "episodes_dropped": dropped or None,
-        "updates": 0, "staleness_mean": 0.0, "staleness_max": 0, "replayed_fraction": 0.0,
-        "collect_s": seconds, "learn_s": 0.0, "modelled_learn_s": 0.0, "round_s": seconds,
-        "modelled_round_s": share * max(billed_s, default=0.0), "actors_billed": len(billed_s),
-        "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
-        "actor_billed_s_max": max(billed_s, default=None),
-        "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
-        "actors_cost_usd": call.usd, "provisioned_cost_usd": 0.0, "learner_cost_usd": 0.0,
-        "infrastructure_cost_usd": standing_usd, "round_cost_usd": call.usd + standing_usd,
-        "round_reserved_usd": call.reserved_usd}

@@ -1,0 +1,53 @@
+"""What a pool finds in its directory, and why it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment, changes, is_below, unchangeable
+from runtime.errors import BudgetError, ExperimentError, RunDirectoryError
+from runtime.records.files import INTEGER_MAX, json_object, read_regular
+from runtime.records.layout import LEDGER
+from runtime.records.run_directory import RunDirectory
+
+
+def calls_in(directory: Path) -> int:
+    """How many calls pools in a directory have begun, by its ledger."""
+    try:
+        calls = json_object(read_regular(directory / LEDGER)).get("calls")
+    except OSError:
+        return 0
+    return calls if type(calls) is int and 0 < calls <= INTEGER_MAX else 0
+
+
+def of_records(experiment: Experiment) -> dict[str, Any]:
+    """What may not change from one pool in a directory to the next: it decides what trajectories are."""
+    return {path: value for path, value in unchangeable(experiment).items() if is_below(path, ("environment", "seed"))}
+
+
+def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
+    """Checks that a directory is an earlier pool's whose records can be continued.
+
+    Raises:
+        RunDirectoryError: It is not.
+    """
+    try:
+        stored = load_experiment(directory.config_path, is_of_run=True).resolved()
+    except ExperimentError as error:
+        raise RunDirectoryError(f"out = {directory.path}: {error}; allowed: another directory") from None
+    problems = (changes(of_records(experiment), of_records(stored), "there") if stored.learner.chosen.is_external else
+                ["it is a training's"])
+    if problems:
+        raise RunDirectoryError(f"out = {directory.path}: {'; '.join(problems)}; allowed: another directory, or one of "
+                                "a pool of the same environment and seed")
+
+
+def stop_reason_of(error: BaseException | None, *, lacked_budget: bool) -> tuple[str, str]:
+    """Why a pool ended, as its summary says it, and what it failed with."""
+    if isinstance(error, BudgetError) or (lacked_budget and not isinstance(error, Exception | KeyboardInterrupt)):
+        return "budget", ""
+    if isinstance(error, Exception):
+        return "failed", f"{type(error).__name__}: {error}"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "closed", ""
