@@ -1,9 +1,9 @@
-"""How long this process has waited for something other than a CPU while environments played.
+"""Measures how long this process waits for something other than a CPU while environments play.
 
-An environment waits if it sleeps, asks a server, or has a child process compute. CPU seconds leave that out, and AWS
-Lambda bills it. Wall seconds count other people's work on a busy machine. So a wait is what the clock shows, less CPU
-seconds, and less the seconds in the queue for a CPU, which Linux tells. It does not tell them of a child process: one
-that finds the machine busy is waited for longer.
+An environment waits if it sleeps, asks a server, or lets a child process compute. AWS Lambda bills these seconds, but
+CPU seconds leave them out, and wall seconds include other work on a busy machine. So a wait is wall seconds, minus CPU
+seconds, minus the seconds in the queue for a CPU, which Linux reports. The queue of a child process is unknown: on a
+busy machine, its time there counts as a wait.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 QUEUE = Path("/proc/thread-self/schedstat")
 _NEGLIGIBLE = 0.05
-"""A wait of a smaller share of the CPU seconds counts as none: page faults, say."""
+"""A smaller share of the CPU seconds counts as no wait, such as page faults."""
 _SUSPICIOUS, _SUSPICIOUS_S = 10.0, 0.1
-"""Where the queue is not known, nothing is counted, and so many times the CPU seconds may be a wait."""
+"""Without a known queue, nothing is counted. Wall seconds above this multiple of the CPU seconds may be a wait."""
 
 
 def queued_s() -> float | None:
-    """Returns the seconds that this thread has been in the queue for a CPU; None if the kernel does not tell."""
+    """Returns the seconds that this thread has been in the queue for a CPU; None if it is unknown."""
     try:
         ran, queued, *_ = map(int, QUEUE.read_text().split())
     except (OSError, ValueError):
@@ -30,7 +30,7 @@ def queued_s() -> float | None:
 
 
 class Waits:
-    """Adds up waits; None if there may be some, and nobody can tell."""
+    """Adds up waits; None if there may be some of unknown length."""
 
     def __init__(self) -> None:
         self._seconds: float | None = 0.0
@@ -38,7 +38,7 @@ class Waits:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """A block whose waits count."""
-        # A thread that loses its CPU between two readings has rather waited too little.
+        # If the thread loses its CPU between two readings, the wait comes out too short, never too long.
         queued, cpu_s, wall_s = queued_s(), time.process_time(), time.perf_counter()
         try:
             yield
@@ -61,4 +61,4 @@ class Waits:
 
 
 waits = Waits()
-"""Those of the environments that `lambda_actor.handler` plays."""
+"""Waits of the environments that `lambda_actor.handler` plays."""
