@@ -2,11 +2,12 @@
 
     python benchmarks/sb3_parity.py ppo --seeds 5 --work runs/sb3_parity
     python benchmarks/sb3_parity.py sac --seeds 5 --work runs/sb3_parity
+    python benchmarks/sb3_parity.py sac-hopper --seeds 5 --side pool
 
 Needs requirements-sb3.txt. Each run is added to benchmarks/results/sb3_parity.json when it ends, and is not repeated.
-The two sides differ only in who takes the steps, with one exception: SAC's own side trains after each step of one
-environment, stable-baselines3's default, and the pool's side a hundred times after a hundred steps of four actors. The
-return is the mean of 20 new episodes with the policy's best actions.
+Two commands may run beside each other. The two sides differ only in who takes the steps, with one exception: SAC's own
+side trains after each step of one environment, stable-baselines3's default, and the pool's side a hundred times after a
+hundred steps of four actors. The return is the mean of 20 new episodes with the policy's best actions.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ BENCHMARKS: dict[str, dict[str, Any]] = {
             "settings": {"n_steps": 256}},
     "sac": {"environment": "Pendulum-v1", "steps": 20_000, "actors": 4, "fragment": 25, "is_normalised": False,
             "settings": {"learning_rate": 1e-3}},
+    # rl-zoo3's settings for Hopper-v4.
+    "sac-hopper": {"environment": "Hopper-v5", "steps": 100_000, "actors": 4, "fragment": 25, "is_normalised": False,
+                   "settings": {"learning_starts": 10_000}},
 }
 
 
@@ -78,20 +82,26 @@ def run(name: str, side: str, seed: int, work: Path) -> dict[str, Any]:
     return found | {"return_mean": float(np.mean(returns)), "return_std": float(np.std(returns))}
 
 
+def read_rows() -> list[dict[str, Any]]:
+    """Returns the runs that have ended."""
+    return json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark", choices=BENCHMARKS)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--side", choices=SIDES, nargs="*", help="only these")
     parser.add_argument("--work", type=Path, default=Path("runs/sb3_parity"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     for seed in range(options.seeds):
-        for side in SIDES:
-            rows = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
-            if any((row["benchmark"], row["side"], row["seed"]) == (options.benchmark, side, seed) for row in rows):
+        for side in options.side or SIDES:
+            if (options.benchmark, side, seed) in {(row["benchmark"], row["side"], row["seed"]) for row in read_rows()}:
                 continue
-            rows.append(run(options.benchmark, side, seed, options.work))
-            print(json.dumps(rows[-1]), flush=True)
+            found = run(options.benchmark, side, seed, options.work)
+            rows = [*read_rows(), found]
+            print(json.dumps(found), flush=True)
             summary = [{"benchmark": name, "side": one, "seeds": len(found), "return_mean": float(np.mean(found)),
                         "return_min": min(found), "return_max": max(found)}
                        for name in BENCHMARKS for one in SIDES

@@ -34,16 +34,9 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from lambda_actor.credentials import connection_options
-from lambda_actor.errors import (
-    CacheError,
-    CacheFullError,
-    CacheMissError,
-    CacheUnavailableError,
-    OversizedMessageError,
-)
+from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError, OversizedMessageError
+from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.wire import MESSAGE_BYTES_MAX
-
-ACCEPTED, LATE = "accepted", "late"
 
 LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
 """The learner's rights on a server of its own or of AWS, as an ACL of Valkey or Redis 7: the commands that it uses."""

@@ -1,4 +1,4 @@
-"""Checks the events of functions."""
+"""The events of functions, and their answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambda_actor.errors import EventError
+
+ACCEPTED, LATE = "accepted", "late"
+"""What became of a trajectory: an answer's ``status``."""
 
 
 def check_event(event: Mapping[str, Any], fields: Mapping[str, type]) -> None:

@@ -10,8 +10,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from lambda_actor.cache import ACCEPTED
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
+from lambda_actor.events import ACCEPTED
 
 PAYLOAD_BYTES_MAX = 6 * 2**20
 """Lambda's limit for the request and the response of a synchronous invocation."""

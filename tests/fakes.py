@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.cache import ACCEPTED, LATE
 from lambda_actor.errors import CacheMissError
+from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces

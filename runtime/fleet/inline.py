@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lambda_actor.cache import LATE
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
+from lambda_actor.events import LATE
 from lambda_actor.inline import from_text, to_text
 from runtime.fleet.passing import PassingFleet
 from runtime.ports.fleet import Fleet, Invocation, Outcome

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.cache import ACCEPTED
-from lambda_actor.events import check_event
+from lambda_actor.events import ACCEPTED, check_event
 from lambda_actor.handler import (
     EVENT_FIELDS,
     OPTIONAL_FIELDS,

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from lambda_actor.cache import LATE
 from lambda_actor.errors import CacheError, OversizedMessageError, WireError
+from lambda_actor.events import LATE
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.ports.fleet import Cache, Fleet, Outcome
 from runtime.ports.money import CostMeter

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from lambda_actor.cache import ACCEPTED, TrajectoryCache
+from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError, CacheUnavailableError
+from lambda_actor.events import ACCEPTED
 from runtime.backends import cache_server
 from runtime.backends.cache_server import LearnerServer
 from runtime.errors import ServerError

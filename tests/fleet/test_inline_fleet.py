@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lambda_actor import wire
-from lambda_actor.cache import LATE
 from lambda_actor.errors import OversizedMessageError
+from lambda_actor.events import LATE
 from lambda_actor.handler import PREWARMED
 from lambda_actor.inline import to_text
 from runtime.fleet import FleetSetup

@@ -40,7 +40,8 @@ import numpy as np
 from botocore.config import Config
 
 from lambda_actor import wire
-from lambda_actor.cache import ACCEPTED, TrajectoryCache
+from lambda_actor.cache import TrajectoryCache
+from lambda_actor.events import ACCEPTED
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_weights

@@ -12,8 +12,9 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lambda_actor.cache import ACCEPTED, LATE, TrajectoryCache, redacted, stop_digest
+from lambda_actor.cache import TrajectoryCache, redacted, stop_digest
 from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError, OversizedMessageError
+from lambda_actor.events import ACCEPTED, LATE
 from tests.conftest import (
     PASSWORD,
     PATIENCE_S,

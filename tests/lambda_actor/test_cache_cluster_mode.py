@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from lambda_actor.cache import ACCEPTED, LATE, TrajectoryCache, stop_digest
+from lambda_actor.cache import TrajectoryCache, stop_digest
+from lambda_actor.events import ACCEPTED, LATE
 from tests.conftest import TcpServer, free_port, wait_until
 
 

@@ -22,9 +22,10 @@ import pytest
 import redis
 from moto.server import ThreadedMotoServer
 
-from lambda_actor.cache import ACCEPTED, TrajectoryCache
+from lambda_actor.cache import TrajectoryCache
 from lambda_actor.credentials import connection_options, credential_object
 from lambda_actor.errors import CacheError, CacheUnavailableError
+from lambda_actor.events import ACCEPTED
 from tests.conftest import (
     PATIENCE_S,
     USER_PASSWORD,

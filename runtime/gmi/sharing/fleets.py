@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from lambda_actor.cache import LATE
+from lambda_actor.events import LATE
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.sharing.migrator import Migrator, routes

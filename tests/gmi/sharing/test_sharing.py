@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lambda_actor.cache import ACCEPTED, LATE
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import EventError, OversizedMessageError
+from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.inline import to_text
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy, random_weights
