@@ -14,7 +14,6 @@ import gymnasium
 import pytest
 
 from lambda_actor import waiting
-from lambda_actor.environments import make_environment
 from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
 from runtime.cli.plan import _write
@@ -272,9 +271,8 @@ def test_a_slow_environment_takes_fewer_steps_while_its_work_is_sampled(
     monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: Slow.now_s, process_time=lambda: 0.0))
     experiment = load_experiment(HOPPER, [
         "environment.id=tests.planning.test_plan:make_slow", "actor.fragment_steps=64"]).resolved()
-    spaces = make_environment("tests.planning.test_plan:make_slow").spaces
     before = Slow.steps
-    work = Workload(experiment.fitted(spaces, preprocessing="none"), playing_s=playing_s, wall=lambda: Slow.now_s)
+    work = Workload(experiment, playing_s=playing_s, wall=lambda: Slow.now_s)
     work.measure()
     assert fewest <= Slow.steps - before <= most
     units = work.units()
