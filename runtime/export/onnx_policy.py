@@ -1,12 +1,18 @@
-"""A policy of your own as an ONNX file for actors, checked here before anything is paid for."""
+"""A policy of your own as an ONNX file for actors, checked here before anything is paid for.
+
+As a module, it tries a graph in its own process: ``python -m runtime.export.onnx_policy CONTROL_FD SPACES``.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
-import threading
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +25,8 @@ from lambda_actor.policy import Context
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
+from runtime.processes.child import Child, how_it_ended
+from runtime.processes.inside import connect
 from runtime.records.files import read_regular
 
 COPIES = 4
@@ -28,6 +36,8 @@ ACTOR_MIB = 256
 """Memory of an actor with a small environment and onnxruntime, without a graph."""
 PATIENCE_S = 60.0
 """For a graph to be loaded, and to act once."""
+_TRIED: set[Any] = set()
+"""Sizes, inputs and outputs of graphs that did so."""
 
 
 def check_request(what: str, message: bytes) -> None:
@@ -119,29 +129,48 @@ class OnnxPolicy:
                               f"actor.memory_mib is {memory_mib:,}")
 
     def _try(self, spaces: Spaces) -> None:
-        """Runs it for one observation of zeros, but waits no longer than anybody would for that.
+        """Runs it for one observation of zeros, in a process that is killed if this takes too long.
 
-        A graph without loops, of a few bytes, can still take hours, in which nothing can interrupt onnxruntime.
+        A graph without loops, of a few bytes, can take hours, in which nothing else can interrupt onnxruntime. Trainers
+        make a graph for each call, so a graph of the size, inputs and outputs of an earlier one runs in this process.
         """
-        failed: list[Exception] = []
+        kind = (len(self._graph), str(self._ports), self._act, spaces)
+        if kind in _TRIED:
+            _act_once(self.weights, spaces)
+            return
+        child = Child("runtime.export.onnx_policy", repr(asdict(spaces)))
+        try:
+            child.connection.send_bytes(self.weights)
+            if not child.connection.poll(PATIENCE_S):
+                raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
+            if told := child.connection.recv_bytes().decode():
+                raise SchemaError(told)
+        except (EOFError, OSError):
+            raise SchemaError(f"onnxruntime ended its process with the graph: {how_it_ended(child.end(1.0))}") from None
+        finally:
+            child.end()
+            child.connection.close()
+        _TRIED.add(kind)
 
-        def run() -> None:
-            try:
-                self._run(spaces)
-            except Exception as error:
-                failed.append(error)
 
-        thread = threading.Thread(target=run, name="graph", daemon=True)
-        thread.start()
-        thread.join(PATIENCE_S)
-        if thread.is_alive():
-            raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
-        if failed:
-            raise failed[0]
+def _act_once(message: bytes, spaces: Spaces) -> None:
+    policy = GraphPolicy.from_bytes(message)
+    policy.check(spaces)
+    observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
+    mask = np.ones(spaces.output_size, np.bool_) if spaces.has_action_mask else None
+    policy.outputs(observation, Context(mask, policy.initial_state))
 
-    def _run(self, spaces: Spaces) -> None:
-        policy = GraphPolicy.from_bytes(self.weights)
-        policy.check(spaces)
-        observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
-        mask = np.ones(spaces.output_size, np.bool_) if spaces.has_action_mask else None
-        policy.outputs(observation, Context(mask, policy.initial_state))
+
+def main(control_fd: int, spaces: Spaces) -> None:
+    """Tries the graph of a message, and answers with the error; empty if there is none."""
+    connection, messages = connect(control_fd)
+    told = b""
+    try:
+        _act_once(messages.get(), spaces)
+    except Exception as error:
+        told = str(error).encode()
+    connection.send_bytes(told)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Spaces(**ast.literal_eval(sys.argv[2])))

@@ -204,8 +204,9 @@ def part_charts(run: RecordedRun) -> list[Chart]:
         ("Dollars until each round", run.basis, "US dollars", dollar_parts),
         ("Time until each round", "measured", "seconds, by the clock", measured_parts),
         ("Time of the bill until each round", run.basis, "seconds", modelled_parts))
-    charts = [{"title": title, "basis": basis, "x": "round", "unit": "round", "y": label, "kind": "stack",
-               "series": _sums(run.rows, parts)} for title, basis, label, parts in kinds]
+    charts: list[Chart] = [
+        {"title": title, "basis": basis, "x": "round", "unit": "round", "y": label, "kind": "stack",
+         "series": _sums(run.rows, parts)} for title, basis, label, parts in kinds]
     finished = np.cumsum([row["round_cost_usd"] or 0.0 for row in run.rows])
     unfinished = np.fmax(0.0, np.subtract(spent_usd(run), finished)).round(9).tolist()
     if any(unfinished):
