@@ -37,7 +37,7 @@ ACTOR_MIB = 256
 PATIENCE_S = 60.0
 """For a graph to be loaded, and to act once."""
 _TRIED: set[Any] = set()
-"""Sizes, inputs and outputs of graphs that did so."""
+"""Kinds of graphs that did so."""
 
 
 def check_request(what: str, message: bytes) -> None:
@@ -116,7 +116,10 @@ class OnnxPolicy:
             self.states = signature_of(self._ports, self._act, self._epsilon, spaces).states
             self._check_sizes(memory_mib, has_cache=has_cache)
             if importlib.util.find_spec("onnxruntime"):
-                self._try(spaces)
+                # Trainers make a graph for each call. Later ones of this size, inputs and outputs run in this process.
+                kind = (len(self._graph), str(self._ports), self._act, spaces)
+                (_act_here if kind in _TRIED else _act_apart)(self.weights, spaces)
+                _TRIED.add(kind)
         except WireError as error:
             raise RunError(f"{self._source}: {error}") from None
 
@@ -128,32 +131,26 @@ class OnnxPolicy:
             raise SchemaError(f"a graph of {len(self._graph):,} bytes needs an actor of {needed_mib:,} MiB; "
                               f"actor.memory_mib is {memory_mib:,}")
 
-    def _try(self, spaces: Spaces) -> None:
-        """Runs it for one observation of zeros, in a process that is killed if this takes too long.
 
-        A graph without loops, of a few bytes, can take hours, in which nothing else can interrupt onnxruntime. Trainers
-        make a graph for each call, so a graph of the size, inputs and outputs of an earlier one runs in this process.
-        """
-        kind = (len(self._graph), str(self._ports), self._act, spaces)
-        if kind in _TRIED:
-            _act_once(self.weights, spaces)
-            return
-        child = Child("runtime.export.onnx_policy", repr(asdict(spaces)))
-        try:
-            child.connection.send_bytes(self.weights)
-            if not child.connection.poll(PATIENCE_S):
-                raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
-            if told := child.connection.recv_bytes().decode():
-                raise SchemaError(told)
-        except (EOFError, OSError):
-            raise SchemaError(f"onnxruntime ended its process with the graph: {how_it_ended(child.end(1.0))}") from None
-        finally:
-            child.end()
-            child.connection.close()
-        _TRIED.add(kind)
+def _act_apart(message: bytes, spaces: Spaces) -> None:
+    """Runs a graph for one observation of zeros, in a process that is killed if this takes too long.
+
+    A graph without loops, of a few bytes, can take hours, in which nothing else can interrupt onnxruntime.
+    """
+    child = Child("runtime.export.onnx_policy", repr(asdict(spaces)))
+    try:
+        child.connection.send_bytes(message)
+        if not child.connection.poll(PATIENCE_S):
+            raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
+        if told := child.connection.recv_bytes().decode():
+            raise SchemaError(told)
+    except (EOFError, OSError):
+        raise SchemaError(f"onnxruntime ended its process with the graph: {how_it_ended(child.end(1.0))}") from None
+    finally:
+        child.end()
 
 
-def _act_once(message: bytes, spaces: Spaces) -> None:
+def _act_here(message: bytes, spaces: Spaces) -> None:
     policy = GraphPolicy.from_bytes(message)
     policy.check(spaces)
     observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
@@ -164,12 +161,11 @@ def _act_once(message: bytes, spaces: Spaces) -> None:
 def main(control_fd: int, spaces: Spaces) -> None:
     """Tries the graph of a message, and answers with the error; empty if there is none."""
     connection, messages = connect(control_fd)
-    told = b""
     try:
-        _act_once(messages.get(), spaces)
+        _act_here(messages.get(), spaces)
+        connection.send_bytes(b"")
     except Exception as error:
-        told = str(error).encode()
-    connection.send_bytes(told)
+        connection.send_bytes(str(error).encode())
 
 
 if __name__ == "__main__":

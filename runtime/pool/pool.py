@@ -107,8 +107,7 @@ class ActorPool:
         if not is_quiet:
             print(f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s", flush=True)
         backend = make_backend(resolved, _deployed_name(experiment, resolved))
-        tried, self._experiment = preflight(
-            resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
+        tried, self._experiment = preflight(resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
         self.spaces, self._name, self._backend = tried.spaces, name, backend
         self.actors_max, self.steps_max = resolved.scaler.most_actors, resolved.actor.fragment_steps
         path = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
@@ -158,8 +157,7 @@ class ActorPool:
         self._waiting: dict[int, dict[str, Any]] = {}
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
-        self._until_s = 0.0
-        self._standing_usd = 0.0
+        self._until_s = self._standing_usd = 0.0
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
         # Of the policies that left episodes open; None if nobody knows.
@@ -391,10 +389,9 @@ class ActorPool:
         """Settles running resources until now, and reserves them until then; returns whether they fit."""
         self._end_round()
         now_s = time.monotonic()
-        limits = replace(self._meter.limits, collect_s=max(0.0, until_s - now_s))
-        if is_open := self._meter.open_standing(limits):
+        if self._meter.open_standing(replace(self._meter.limits, collect_s=max(0.0, until_s - now_s))):
             self._opened_s, self._until_s = now_s, until_s
-        return is_open
+        return self._opened_s is not None
 
     def _id(self, call: Call, number: int, attempt: int) -> str:
         """Of an invocation: also after `load_state`, no other one had it."""

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,26 +27,14 @@ from runtime.pool import pool as pools
 from runtime.pool.policies import Published
 from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
-from runtime.ports.money import Work
 from runtime.ports.run import RunContext, Supplies
 from runtime.ports.sampling import Actor, Ended
+from tests.fakes import ManualClock
 from tests.graphs import linear, model, node
 from tests.helpers import ROOT, descendants, events, is_alive, wait_for
 from tests.pool.test_pool import Opens, fragment, opens, policy, same, tree
 
 __all__ = ["opens"]
-
-
-class Clock:
-    """Stands in for `time`."""
-
-    now_s = 1e6
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def passes(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 # States
@@ -342,44 +330,25 @@ def test_a_trajectory_that_is_damaged_at_the_deadline_costs_its_own_actor_alone(
 def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {"fleet": {"processes": 2, "round_deadline_s": 3600}}
-    with ActorPool(tree(provisioned=2) | limits, budget_usd=0.16, out=tmp_path / "pool", is_quiet=True) as pool:
-        clock, given_up = Clock(), list[tuple[int, float]]()
-        began_s, next_one, give_up = clock.now_s, pool._sampler.next, pool._give_up
-        monkeypatch.setattr(pools, "time", clock)
+    limits, clock, given_up = {"processes": 2, "round_deadline_s": 3600}, ManualClock(0.0), dict[int, float]()
+    made = tree(provisioned=2) | {"fleet": limits}
+    with ActorPool(made, budget_usd=0.16, out=tmp_path / "pool", is_quiet=True) as pool:
+        give_up = pool._give_up
+        monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=clock))
         monkeypatch.setattr(pools, "_LOOK_S", 600.0)
-        monkeypatch.setattr(pool._sampler, "next", clock.passes)
-        monkeypatch.setattr(pool, "_give_up", lambda call: (
-            given_up.append((call.number, clock.now_s - began_s)), give_up(call)))
-        pool.submit(policy(), actors=4)
-        pool.submit(policy(), actors=3)
+        monkeypatch.setattr(pool._sampler, "next", clock.advance)
+        monkeypatch.setattr(pool._sampler, "give_up_all", list)
+        monkeypatch.setattr(pool, "_give_up", lambda call: (given_up.update({call.number: clock()}), give_up(call)))
+        for actors in (4, 3):
+            pool.submit(policy(), actors=actors)
         reserved_usd = pool._meter.reserved_usd
         with pytest.raises(BudgetError, match="less than what stands for one; nothing was started"):
             pool.submit(policy(), actors=4)
         assert pool._meter.reserved_usd == reserved_usd
         while len(given_up) < 2:
             pool._advance()
-        monkeypatch.setattr(pool._sampler, "next", next_one)
-    assert given_up == [(1, 2 * 3600.0), (2, 4 * 3600.0)]
+    assert given_up == {1: 2 * 3600.0, 2: 4 * 3600.0}
     assert not events(tmp_path / "pool", "reservation_exceeded")
-
-
-def test_an_interrupt_before_anything_has_started_holds_no_dollar(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = opens()
-    reserve = pool._meter.reserve
-
-    def interrupted(works: Sequence[Work]) -> int:
-        reserve(works)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pool._meter, "reserve", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        pool.submit(policy(), actors=4)
-    monkeypatch.undo()
-    assert pool._meter.reserved_usd == 0.0
-    assert len(pool.sample(policy(), actors=4)) == 4
 
 
 def test_an_actor_that_was_given_up_hides_no_earlier_failure(opens: Opens) -> None:

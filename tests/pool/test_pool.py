@@ -443,9 +443,13 @@ def test_a_pool_that_is_killed_leaves_no_process_and_no_dollar_uncounted(tmp_pat
 def test_an_interrupt_ends_it(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = opens()
 
-    def interrupt(_: float) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("runtime.pool.pool.Call", interrupt)
+        pool.submit(policy(), actors=2)
+    assert pool._meter.reserved_usd == 0.0, "nothing has started"
     monkeypatch.setattr(pool._sampler, "next", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pool.sample(policy(), actors=2)
