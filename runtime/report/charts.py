@@ -128,9 +128,7 @@ def _billed_s(row: Row) -> float | None:
 _WORDS = {_EVALUATION: "evaluation", _TRAINING: "training episodes"}
 
 
-def _returns(
-    group: RecordedGroup, place: int, keys: Sequence[str], used: Totals, groups: int
-) -> Iterable[Chart]:
+def _returns(group: RecordedGroup, place: int, keys: Sequence[str], used: Totals, groups: int) -> Iterable[Chart]:
     """Returns the lines of one group; ``place`` sets their color."""
     if len(group.runs) == 1:
         for index, key in enumerate(keys):

@@ -33,14 +33,7 @@ from runtime.report.charts import (
     round_charts,
     thinned,
 )
-from runtime.report.reading import (
-    Number,
-    RecordedGroup,
-    RecordedRun,
-    differences,
-    read_groups,
-    separated,
-)
+from runtime.report.reading import Number, RecordedGroup, RecordedRun, differences, read_groups, separated
 
 _FILES = Path(__file__).parent
 _EVENTS_SHOWN = 300

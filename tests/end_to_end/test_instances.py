@@ -171,9 +171,7 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert sum(row["modelled_round_s"] for row in rows) == pytest.approx(seconds, rel=0.2)
 
 
-def test_too_low_a_limit_of_open_files_is_refused(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_low_a_limit_of_open_files_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES[2] - 1, FILES[2] - 1))
     refused = train(file, tmp_path / "run", *INSTANCES)
     assert refused.returncode == 2

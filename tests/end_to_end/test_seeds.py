@@ -140,9 +140,7 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
     assert summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
 
 
-def test_more_rounds_and_more_seeds_may_follow(
-    two: Path, experiment: Path, tmp_path: Path
-) -> None:
+def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(two, out)
     resumed = train(experiment, out, "--seeds", "3", "--resume", *overrides(stop__max_rounds=3))
@@ -181,9 +179,7 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
     assert summary(out)["estimates"]["spent_usd"]["seeds"] == 0
 
 
-def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
-    experiment: Path, tmp_path: Path
-) -> None:
+def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(experiment: Path, tmp_path: Path) -> None:
     said = refused(experiment, tmp_path / "runs", "--seeds", "1000", *overrides(budget__usd=0.01))
     for words in ("--seeds 1000", "budget.usd = 0.01 leaves 0.000010 USD for each of 1000 runs",
                   "allowed: budget.usd from"):
@@ -196,18 +192,14 @@ def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
     (["--resume"], "holds runs of several seeds; continue them with --seeds N --resume"),
     ([*TWO], "holds runs of several seeds already; continue them with --resume"),
 ])
-def test_a_directory_of_seeds_is_no_single_run(
-    two: Path, experiment: Path, arguments: list[str], words: str
-) -> None:
+def test_a_directory_of_seeds_is_no_single_run(two: Path, experiment: Path, arguments: list[str], words: str) -> None:
     before = files(two)
     assert words in refused(experiment, two, *arguments)
     assert files(two) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume"]])
-def test_a_single_run_is_no_directory_of_seeds(
-    reference: Path, experiment: Path, arguments: list[str]
-) -> None:
+def test_a_single_run_is_no_directory_of_seeds(reference: Path, experiment: Path, arguments: list[str]) -> None:
     before = files(reference)
     assert "holds a single run; name another directory for --seeds" in refused(
         experiment, reference, *TWO, *arguments)
