@@ -165,7 +165,7 @@ def main(control_fd: int, spaces: Spaces) -> None:
         _act_here(messages.get(), spaces)
         connection.send_bytes(b"")
     except Exception as error:
-        connection.send_bytes(str(error).encode())
+        connection.send_bytes(str(error).encode(errors="replace"))
 
 
 if __name__ == "__main__":
