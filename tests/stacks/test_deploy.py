@@ -31,6 +31,7 @@ from runtime.operations.quotas import Account
 from runtime.ports.money import PriceTable
 from runtime.training.preflight import try_experiment
 from stacks import building, cdk, deploy
+from stacks.assembly import make_app
 from stacks.plan import Plan
 from tests.stacks.conftest import SETTINGS, experiment_text
 
@@ -869,11 +870,7 @@ def test_templates_are_written_without_an_account_or_docker_as_the_command_line_
     assert said["templates"].startswith(f"{templates}: ")
     assert (aws.asked, aws.calls) == ([], [])
 
-    commanded = tmp_path / "commanded"
-    done = subprocess.run([sys.executable, str(ROOT / "app.py")], capture_output=True, text=True, check=False, env={
-        **os.environ, "CDK_OUTDIR": str(commanded),
-        "CDK_CONTEXT_JSON": json.dumps({**SETTINGS, **ADDED_BY_THE_COMMAND_LINE, **own})})
-    assert (done.returncode, done.stderr) == (0, "")
+    commanded = Path(make_app({**SETTINGS, **ADDED_BY_THE_COMMAND_LINE, **own}).synth().directory)
     assert all((commanded / path.name).read_bytes() == path.read_bytes() for path in templates.glob("*.template.json"))
 
 
