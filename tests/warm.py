@@ -24,6 +24,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from fcntl import F_DUPFD, F_DUPFD_CLOEXEC, fcntl
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime.fleet.actor_process": ACTOR,
     "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
+    "tests.docs.one_process": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),
     "tests.gmi.member": ("runtime.gmi.group",),
@@ -51,7 +53,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
 """Extra imports of some handlers, which are the command's last word."""
-STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
+STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.docs.one_process",
+                 "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
 """Variables of the helper for any caller. Processes that play environments have the same. A call that sets none also
@@ -149,11 +152,12 @@ class Popen(subprocess.Popen):
 
 
 def _is_ours(path: list[str]) -> bool:
-    """Whether a process with this path would import this checkout's modules: no earlier entry has any."""
+    """Whether a process with this path would import this checkout's modules: no earlier entry replaces any module."""
     if str(ROOT) not in path:
         return False
-    before = path[:path.index(str(ROOT))]
-    return not any(found for folder in before for found in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")])
+    found = {file.relative_to(folder).parts[0].removesuffix(".py") for folder in path[:path.index(str(ROOT))]
+             for file in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")]}
+    return not any(map(PathFinder.find_spec, found))
 
 
 def unlike(variables: Mapping[Any, Any]) -> set[str]:
