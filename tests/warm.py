@@ -43,14 +43,16 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }
 _GRADIENTS = ("runtime.learner.remote.handler", "runtime.learner.remote.gradients")
+_INSTANCE = ("runtime.gmi.worker", "runtime.gmi.trainer")
 _COORDINATOR = "runtime.backends.aws.coordinator.handler"
 HANDLERS: dict[str, tuple[str, ...]] = {
     "runtime.learner.remote.handler:handler": _GRADIENTS,
-    "runtime.gmi.worker:handler_together": ("runtime.gmi.worker", "runtime.gmi.trainer"),
+    "runtime.gmi.worker:handler": _INSTANCE,
+    "runtime.gmi.worker:handler_together": _INSTANCE,
     "runtime.learner.remote.handler.handler": _GRADIENTS,
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
-"""Extra imports of some handlers, which are the command's last word."""
+"""Extra imports of some handlers, which are words of the command."""
 STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
@@ -176,7 +178,8 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             os._exit(0)
         head += _receive(connection, 4 - len(head)) if len(head) < 4 else b""
         request = json.loads(_receive(connection, int.from_bytes(head, "big")))
-        needed = [*IMPORTS[request["module"]], *HANDLERS.get(request["words"][-1], ())]
+        needed = [*IMPORTS[request["module"]],
+                  *(module for word in request["words"] for module in HANDLERS.get(word, ()))]
         for module in [module for module in needed if module not in imported]:
             importlib.import_module(module)
             imported.add(module)
