@@ -68,11 +68,14 @@ def instances_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 def start(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
-    """Starts a run with no more open files than the required minimum."""
-    return subprocess.Popen(
-        ["sh", "-c", f'ulimit -n {FILES[instances]} && exec "$@"', "sh",
-         *command("train", str(file), "--out", str(out), *arguments)], cwd=ROOT,
+    """Starts a run whose trainer has no more open files than the required minimum."""
+    process = subprocess.Popen(
+        command("train", str(file), "--out", str(out), *arguments), cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # From the first instance on: the helper of `tests.warm`, forked before, has more.
+    wait_for(lambda: instances_of(process), "an instance")
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FILES[instances],) * 2)
+    return process
 
 
 def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> None:
