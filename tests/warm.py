@@ -223,6 +223,7 @@ def _become(request: dict[str, Any]) -> None:
     os.close(ready)
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     _helper = None
     if STARTS_OTHERS & {request["module"], request["words"][-1]}:
         ours, theirs = socket.socketpair()

@@ -159,13 +159,13 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
         fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.012, stop__max_rounds="null", evaluation__every_rounds=0))
+        budget__usd=0.0095, stop__max_rounds="null", evaluation__every_rounds=0))
     assert finished.returncode == 0, finished.stderr
     first, second = summary(out)["seeds"]
     assert (first["stop_reason"], second["stop_reason"]) == ("budget", "budget")
-    assert first["budget_usd"] == pytest.approx(0.006, abs=1e-9)
-    assert second["budget_usd"] == pytest.approx(0.012 - first["spent_usd"], abs=1e-9)
-    assert spent_units(out) <= 0.012 * 2**36
+    assert first["budget_usd"] == pytest.approx(0.00475, abs=1e-9)
+    assert second["budget_usd"] == pytest.approx(0.0095 - first["spent_usd"], abs=1e-9)
+    assert spent_units(out) <= 0.0095 * 2**36
     assert summary(out)["estimates"]["evaluation_return_mean"]["interquartile_mean"] is None
 
 
