@@ -1,37 +1,18 @@
 """``train --seeds N`` for real: several runs under one budget, killed, resumed and summarized."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import (
-    PATIENCE_S,
-    ROOT,
-    command,
-    descendants,
-    is_alive,
-    overrides,
-    results_only,
-    rounds,
-    summary,
-    train,
-    wait_for,
-)
+from tests.end_to_end.test_crashes import start
+from tests.helpers import PATIENCE_S, descendants, is_alive, overrides, results_only, rounds, summary, train, wait_for
 
 SHORT = overrides(stop__max_rounds=2)
 TWO = ("--seeds", "2")
-
-
-def start(experiment: Path, out: Path, *arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        command("train", str(experiment), "--out", str(out), *arguments), cwd=ROOT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def refused(experiment: Path, out: Path, *arguments: str) -> str:
