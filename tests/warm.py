@@ -34,6 +34,7 @@ LEARNER = ("boto3", "torch", "runtime.display.tensorboard_log", "runtime.cli.mai
 IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment during import.
     "runtime.fleet.actor_process": ACTOR,
+    "runtime.pool.server": ("runtime.pool.server", *ACTOR),
     "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
@@ -53,7 +54,8 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
 """Extra imports of some handlers, which are words of the command."""
-STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
+STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "runtime.pool.server",
+                 "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
 """Variables of the helper for any caller. Processes that play environments have the same. A call that sets none also
