@@ -1,37 +1,18 @@
 """``train --seeds N`` for real: several runs under one budget, killed, resumed and summarized."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import (
-    PATIENCE_S,
-    ROOT,
-    command,
-    descendants,
-    is_alive,
-    overrides,
-    results_only,
-    rounds,
-    summary,
-    train,
-    wait_for,
-)
+from tests.end_to_end.test_crashes import start
+from tests.helpers import PATIENCE_S, descendants, is_alive, overrides, results_only, rounds, summary, train, wait_for
 
 SHORT = overrides(stop__max_rounds=2)
 TWO = ("--seeds", "2")
-
-
-def start(experiment: Path, out: Path, *arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        command("train", str(experiment), "--out", str(out), *arguments), cwd=ROOT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def refused(experiment: Path, out: Path, *arguments: str) -> str:
@@ -157,13 +138,13 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
         fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.012, stop__max_rounds="null", evaluation__every_rounds=0))
+        budget__usd=0.0095, stop__max_rounds="null", evaluation__every_rounds=0))
     assert finished.returncode == 0, finished.stderr
     first, second = summary(out)["seeds"]
     assert (first["stop_reason"], second["stop_reason"]) == ("budget", "budget")
-    assert first["budget_usd"] == pytest.approx(0.006, abs=1e-9)
-    assert second["budget_usd"] == pytest.approx(0.012 - first["spent_usd"], abs=1e-9)
-    assert spent_units(out) <= 0.012 * 2**36
+    assert first["budget_usd"] == pytest.approx(0.00475, abs=1e-9)
+    assert second["budget_usd"] == pytest.approx(0.0095 - first["spent_usd"], abs=1e-9)
+    assert spent_units(out) <= 0.0095 * 2**36
     assert summary(out)["estimates"]["evaluation_return_mean"]["interquartile_mean"] is None
 
 
