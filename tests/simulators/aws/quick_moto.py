@@ -9,9 +9,13 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from moto.core import responses
+from moto import backends
+from moto.core import responses, utils
+from moto.core.loaders import create_loader
 from moto.core.serialize import XFormedAttributePicker
 from moto.kms import models
+
+from tests.simulators.aws import service_models  # noqa: F401  # Each session of moto reads them again.
 
 _own_keys = XFormedAttributePicker.get_possible_keys
 _keys: dict[Any, tuple[str, ...]] = {}
@@ -29,5 +33,8 @@ def _possible_keys(picker: XFormedAttributePicker, context: Any) -> Iterable[str
 
 
 XFormedAttributePicker.get_possible_keys = _possible_keys
+_modules = tuple(backends.list_of_moto_modules())
+backends.list_of_moto_modules = lambda: _modules
+utils.create_loader = cache(create_loader)
 responses.method_names_from_class = cache(responses.method_names_from_class)
 models.generate_private_key = cache(models.generate_private_key)  # Nothing is encrypted or signed with it.

@@ -15,7 +15,19 @@ class _RememberingLoader(JSONFileLoader):
     load_file = staticmethod(cache(JSONFileLoader().load_file))
 
 
-Loader.FILE_LOADER_CLASS = _RememberingLoader
+_list_services = Loader.list_available_services
+_listed: dict[tuple[str, ...], list[str]] = {}
+
+
+def _services(loader: Loader, type_name: str) -> list[str]:
+    """Returns the services that have a file of that type. Looking for them takes as long as ten calls."""
+    about = type_name, *loader.search_paths
+    if about not in _listed:
+        _listed[about] = _list_services(loader, type_name)
+    return _listed[about]
+
+
+Loader.FILE_LOADER_CLASS, Loader.list_available_services = _RememberingLoader, _services
 
 
 def load(*services: str) -> None:
