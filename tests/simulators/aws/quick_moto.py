@@ -11,6 +11,7 @@ from typing import Any
 
 from moto import backends
 from moto.core import responses, utils
+from moto.core.base_backend import BaseBackend
 from moto.core.loaders import create_loader
 from moto.core.serialize import XFormedAttributePicker
 from moto.kms import models
@@ -33,6 +34,18 @@ def _possible_keys(picker: XFormedAttributePicker, context: Any) -> Iterable[str
 
 
 XFormedAttributePicker.get_possible_keys = _possible_keys
+_own_urls = BaseBackend.urls.fget
+_urls: dict[type[BaseBackend], dict[str, Any]] = {}
+
+
+def _urls_of(backend: BaseBackend) -> dict[str, Any]:
+    """Returns a service's addresses. S3 imports its module anew for each request."""
+    if type(backend) not in _urls:
+        _urls[type(backend)] = _own_urls(backend)
+    return _urls[type(backend)]
+
+
+BaseBackend.urls = property(_urls_of)
 _modules = tuple(backends.list_of_moto_modules())
 backends.list_of_moto_modules = lambda: _modules
 utils.create_loader = cache(create_loader)
