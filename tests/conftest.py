@@ -66,10 +66,11 @@ def pytest_collection_finish() -> None:
 
 
 # The next free worker takes the next file. The longest ones start first.
-# One worker synthesizes everything in stacks/, and the rehearsals: the CDK's first synthesis takes five seconds.
-LONGEST = ("end_to_end/test_rehearsal.py", "end_to_end/test_deployed.py", "stacks/test_learner_boot.py",
-           "stacks/test_deploy.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/parallel/",
+# One worker synthesizes almost everything: a process's first synthesis takes five seconds.
+LONGEST = ("stacks/", "end_to_end/test_deployed.py", "end_to_end/", "guard/", "operations/", "learner/parallel/",
            "simulators/")
+SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py", "guard/test_guard.py")
+ALONE = ("stacks/test_deploy.py", "stacks/test_learner_boot.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid).removeprefix("tests/")
-            return "stacks" if file.startswith("stacks/") and file not in LONGEST or file == LONGEST[0] else file
+            return "synthesizing" if file.startswith(SYNTHESIZING) and file not in ALONE else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

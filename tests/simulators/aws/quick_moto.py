@@ -35,17 +35,9 @@ def _possible_keys(picker: XFormedAttributePicker, context: Any) -> Iterable[str
 
 XFormedAttributePicker.get_possible_keys = _possible_keys
 _own_urls = BaseBackend.urls.fget
-_urls: dict[type[BaseBackend], dict[str, Any]] = {}
-
-
-def _urls_of(backend: BaseBackend) -> dict[str, Any]:
-    """Returns a service's addresses. S3 imports its module anew for each request."""
-    if type(backend) not in _urls:
-        _urls[type(backend)] = _own_urls(backend)
-    return _urls[type(backend)]
-
-
-BaseBackend.urls = property(_urls_of)
+# A service's addresses. S3 imports its module anew for each request.
+_urls = cache(lambda kind: _own_urls(kind.__new__(kind)))
+BaseBackend.urls = property(lambda backend: _urls(type(backend)))
 _modules = tuple(backends.list_of_moto_modules())
 backends.list_of_moto_modules = lambda: _modules
 utils.create_loader = cache(create_loader)

@@ -15,19 +15,11 @@ class _RememberingLoader(JSONFileLoader):
     load_file = staticmethod(cache(JSONFileLoader().load_file))
 
 
-_list_services = Loader.list_available_services
-_listed: dict[tuple[str, ...], list[str]] = {}
-
-
-def _services(loader: Loader, type_name: str) -> list[str]:
-    """Returns the services that have a file of that type. Looking for them takes as long as ten calls."""
-    about = type_name, *loader.search_paths
-    if about not in _listed:
-        _listed[about] = _list_services(loader, type_name)
-    return _listed[about]
-
-
-Loader.FILE_LOADER_CLASS, Loader.list_available_services = _RememberingLoader, _services
+_list = Loader.list_available_services
+# Looking which services have a file of that type takes as long as ten calls.
+_listed = cache(lambda kind, *paths: _list(Loader(paths, include_default_search_paths=False), kind))
+Loader.list_available_services = lambda loader, type_name: _listed(type_name, *loader.search_paths)
+Loader.FILE_LOADER_CLASS = _RememberingLoader
 
 
 def load(*services: str) -> None:

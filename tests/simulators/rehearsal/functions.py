@@ -51,14 +51,14 @@ class MeteredEndpoint(LambdaEndpoint):
             self.bills.append((function.settings.name, billed_s * mib / 1024))
 
     def _invoke(self, function: Any, qualifier: str, headers: Any, body: bytes) -> Any:
-        if function.settings.name.endswith("-actor"):
-            time.sleep(self.travel_s)
-            if self._dice.random() < self.trouble:
-                fault = self._dice.choice(("throttled", "broken", "dropped", "hanging"))
-                if fault == "hanging":
-                    time.sleep(self.hang_s)
-                    fault = "dropped"
-                function.faults.append(fault)
+        is_actor = function.settings.name.endswith("-actor")
+        time.sleep(self.travel_s * is_actor)
+        if is_actor and self._dice.random() < self.trouble:
+            fault = self._dice.choice(("throttled", "broken", "dropped", "hanging"))
+            if fault == "hanging":
+                time.sleep(self.hang_s)
+                fault = "dropped"
+            function.faults.append(fault)
         return super()._invoke(function, qualifier, headers, body)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from stacks.staging import GUARD_MODULE
 from tests import judges
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY
 from tests.stacks.iam import decisions
-from tests.stacks.iam.calls import Call, calls_from, calls_of_script
+from tests.stacks.iam.calls import calls_from, calls_of_script
 from tests.stacks.iam.database import actions_of
 from tests.stacks.iam.decisions import Decision
 from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
@@ -58,15 +58,12 @@ def test_each_answer_holds_and_without_the_action_or_a_value_of_its_conditions_i
     assert any(key == "dynamodb:Attributes" for one in found for key in json.loads(one.context))
 
 
-@pytest.mark.parametrize(("role", "calls"), [
-    ("NitroGuard-Role", lambda: calls_from(GUARD_MODULE, "handler")),
-    ("Nitro-hopper-LearnerRole", lambda: {*calls_from("runtime.backends.aws.learner", "main"),
-                                          *calls_of_script(BOOT_SCRIPT.read_text(), {})})])
-def test_a_role_only_asked_for_what_the_code_that_runs_with_it_needs(
-    role: str, calls: Callable[[], Iterable[Call]]
-) -> None:
-    asked = {one.action for one in decisions.read() if one.role.startswith(role)}
-    assert asked and asked <= {action for call in calls() for action in actions_of(call)}
+def test_roles_only_asked_for_what_the_code_that_runs_with_them_needs() -> None:
+    learner = {*calls_from("runtime.backends.aws.learner", "main"), *calls_of_script(BOOT_SCRIPT.read_text(), {})}
+    guard = calls_from(GUARD_MODULE, "handler")
+    for role, calls in (("NitroGuard-Role", guard), ("Nitro-hopper-LearnerRole", learner)):
+        asked = {one.action for one in decisions.read() if one.role.startswith(role)}
+        assert asked and asked <= {action for call in calls for action in actions_of(call)}
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
