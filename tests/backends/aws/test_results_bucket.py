@@ -204,11 +204,10 @@ def empty(s3: Any) -> None:
 
 def ledger_usd(s3: Any) -> float:
     """Returns the dollars that the bucket's ledger covers."""
-    try:
+    with suppress(s3.exceptions.NoSuchKey):
         state = json.load(s3.get_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json")["Body"])["budget"]
-    except s3.exceptions.NoSuchKey:
-        return 0.0
-    return (state["spent"] + sum(state["reserved"].values())) / state["units_per_usd"]
+        return (state["spent"] + sum(state["reserved"].values())) / state["units_per_usd"]
+    return 0.0
 
 
 # Up and down

@@ -10,9 +10,8 @@ from functools import cache
 from typing import Any
 
 from moto import backends
-from moto.core import responses, utils
+from moto.core import responses
 from moto.core.base_backend import BaseBackend
-from moto.core.loaders import create_loader
 from moto.core.serialize import XFormedAttributePicker
 from moto.kms import models
 
@@ -40,6 +39,5 @@ _urls = cache(lambda kind: _own_urls(kind.__new__(kind)))
 BaseBackend.urls = property(lambda backend: _urls(type(backend)))
 _modules = tuple(backends.list_of_moto_modules())
 backends.list_of_moto_modules = lambda: _modules
-utils.create_loader = cache(create_loader)
 responses.method_names_from_class = cache(responses.method_names_from_class)
 models.generate_private_key = cache(models.generate_private_key)  # Nothing is encrypted or signed with it.

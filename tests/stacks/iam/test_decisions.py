@@ -59,9 +59,8 @@ def test_each_answer_holds_and_without_the_action_or_a_value_of_its_conditions_i
 
 
 def test_roles_only_asked_for_what_the_code_that_runs_with_them_needs() -> None:
-    learner = {*calls_from("runtime.backends.aws.learner", "main"), *calls_of_script(BOOT_SCRIPT.read_text(), {})}
-    guard = calls_from(GUARD_MODULE, "handler")
-    for role, calls in (("NitroGuard-Role", guard), ("Nitro-hopper-LearnerRole", learner)):
+    own = {*calls_from("runtime.backends.aws.learner", "main"), *calls_of_script(BOOT_SCRIPT.read_text(), {})}
+    for role, calls in (("NitroGuard-Role", calls_from(GUARD_MODULE, "handler")), ("Nitro-hopper-LearnerRole", own)):
         asked = {one.action for one in decisions.read() if one.role.startswith(role)}
         assert asked and asked <= {action for call in calls for action in actions_of(call)}
 
