@@ -9,6 +9,7 @@ Prints JSON; keep it under benchmarks/results/.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -16,8 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.provenance import origin  # noqa: E402
@@ -48,6 +48,6 @@ def measure(environment_id: str, steps: int) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    found = {environment_id: measure(environment_id, steps) for environment_id, steps in STEPS.items()}
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(json.dumps({**origin("python benchmarks/lock_step.py"), "fragments": FRAGMENTS, "turns": TURNS,
-                      "environments": found}, indent=1))
+                      "environments": {name: measure(name, steps) for name, steps in STEPS.items()}}, indent=1))

@@ -39,6 +39,8 @@ _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/
 
 
 subprocess.Popen = warm.Popen
+# Of a CDK app's processor time, threads of its Node.js take a fifth to look for garbage.
+os.environ["NODE_OPTIONS"] = "--v8-pool-size=1 --max-semi-space-size=32"
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a second at the start or end of each test.
 
 
@@ -65,12 +67,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# The next free worker takes the next file, or the next test of a divided file. The longest ones start first.
-# One worker synthesizes everything in stacks/.
-LONGEST = ("end_to_end/test_rehearsal.py", "end_to_end/test_deployed.py", "stacks/test_learner_boot.py",
-           "stacks/test_deploy.py", "stacks/", "end_to_end/", "guard/", "operations/", "learner/parallel/",
+# The next free worker takes the next file. The longest ones start first.
+# One worker synthesizes almost everything: a process's first synthesis takes five seconds.
+LONGEST = ("stacks/", "end_to_end/test_deployed.py", "end_to_end/", "guard/", "operations/", "learner/parallel/",
            "simulators/")
-DIVIDED = ("end_to_end/test_rehearsal.py",)
+SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py", "guard/test_guard.py")
+ALONE = ("stacks/test_deploy.py", "stacks/test_learner_boot.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,9 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid).removeprefix("tests/")
-            if file in DIVIDED:
-                return nodeid
-            return "stacks" if file.startswith("stacks/") and file not in LONGEST else file
+            return "synthesizing" if file.startswith(SYNTHESIZING) and file not in ALONE else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

@@ -24,6 +24,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from fcntl import F_DUPFD, F_DUPFD_CLOEXEC, fcntl
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ LEARNER = ("boto3", "torch", "runtime.display.tensorboard_log", "runtime.cli.mai
 IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment during import.
     "runtime.fleet.actor_process": ACTOR,
+    "runtime.pool.server": ("runtime.pool.server", *ACTOR),
     "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
+    "tests.docs.one_process": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),
     "tests.gmi.member": ("runtime.gmi.group",),
@@ -43,15 +46,18 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
 }
 _GRADIENTS = ("runtime.learner.remote.handler", "runtime.learner.remote.gradients")
+_INSTANCE = ("runtime.gmi.worker", "runtime.gmi.trainer")
 _COORDINATOR = "runtime.backends.aws.coordinator.handler"
 HANDLERS: dict[str, tuple[str, ...]] = {
     "runtime.learner.remote.handler:handler": _GRADIENTS,
-    "runtime.gmi.worker:handler_together": ("runtime.gmi.worker", "runtime.gmi.trainer"),
+    "runtime.gmi.worker:handler": _INSTANCE,
+    "runtime.gmi.worker:handler_together": _INSTANCE,
     "runtime.learner.remote.handler.handler": _GRADIENTS,
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
-"""Extra imports of some handlers, which are the command's last word."""
-STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
+"""Extra imports of some handlers, which are words of the command."""
+STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "runtime.pool.server", "tests.docs.one_process",
+                 "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
 INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
 """Variables of the helper for any caller. Processes that play environments have the same. A call that sets none also
@@ -149,11 +155,12 @@ class Popen(subprocess.Popen):
 
 
 def _is_ours(path: list[str]) -> bool:
-    """Whether a process with this path would import this checkout's modules: no earlier entry has any."""
+    """Whether a process with this path would import this checkout's modules: no earlier entry replaces any module."""
     if str(ROOT) not in path:
         return False
-    before = path[:path.index(str(ROOT))]
-    return not any(found for folder in before for found in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")])
+    found = {file.relative_to(folder).parts[0].removesuffix(".py") for folder in path[:path.index(str(ROOT))]
+             for file in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")]}
+    return not any(map(PathFinder.find_spec, found))
 
 
 def unlike(variables: Mapping[Any, Any]) -> set[str]:
@@ -176,7 +183,8 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             os._exit(0)
         head += _receive(connection, 4 - len(head)) if len(head) < 4 else b""
         request = json.loads(_receive(connection, int.from_bytes(head, "big")))
-        needed = [*IMPORTS[request["module"]], *HANDLERS.get(request["words"][-1], ())]
+        needed = [*IMPORTS[request["module"]],
+                  *(module for word in request["words"] for module in HANDLERS.get(word, ()))]
         for module in [module for module in needed if module not in imported]:
             importlib.import_module(module)
             imported.add(module)
@@ -220,6 +228,7 @@ def _become(request: dict[str, Any]) -> None:
     os.close(ready)
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     _helper = None
     if STARTS_OTHERS & {request["module"], request["words"][-1]}:
         ours, theirs = socket.socketpair()

@@ -6,14 +6,7 @@ import argparse
 from typing import Any
 
 from runtime.cli.arguments import add_parser
-from runtime.config.explaining import (
-    EXTENDS,
-    EXTENDS_DESCRIPTION,
-    allowed_values,
-    default_text,
-    nearest,
-    walk_fields,
-)
+from runtime.config.explaining import EXTENDS, EXTENDS_DESCRIPTION, allowed_values, default_text, nearest, walk_fields
 from runtime.config.schema import KINDS, add_kind
 from runtime.config.variants import section_of
 from runtime.errors import ExperimentError

@@ -147,9 +147,7 @@ class FittedExperiment(ResolvedExperiment):
     network: FittedNetwork
 
 
-def resolve(
-    experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
-) -> ResolvedExperiment:
+def resolve(experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None) -> ResolvedExperiment:
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
     experiment = experiment.without_unused()
     algorithm, actor, learner, fleet = experiment.algorithm, experiment.actor, experiment.learner, experiment.fleet

@@ -122,9 +122,7 @@ class FunctionPrices:
                 * self._function.provisioned_capacity_usd)
 
 
-def learner_function_prices(
-    prices: PriceTable, learner: LearnerSection, *, architecture: str
-) -> FunctionPrices:
+def learner_function_prices(prices: PriceTable, learner: LearnerSection, *, architecture: str) -> FunctionPrices:
     """Returns the learner function's prices; a request includes an update's or gradient's bucket requests.
 
     Args:

@@ -51,9 +51,7 @@ def weights_bytes(spaces: Spaces, network: str) -> int:
     return 4 * (parameters + spaces.action_size + 2 * spaces.vector_size)
 
 
-def check_sizes(
-    spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str, cache_kind: str
-) -> None:
+def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str, cache_kind: str) -> None:
     """Checks that no message is too large.
 
     Args:

@@ -106,9 +106,7 @@ def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
                  estimate.burn_usd_per_hour)
 
 
-def start(
-    estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True
-) -> Start:
+def start(estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True) -> Start:
     """Returns the phases of a deployment's start, with images already pushed.
 
     Args:

@@ -1,12 +1,18 @@
-"""A policy of your own as an ONNX file for actors, checked here before anything is paid for."""
+"""A policy of your own as an ONNX file for actors, checked here before anything is paid for.
+
+As a module, it tries a graph in its own process: ``python -m runtime.export.onnx_policy CONTROL_FD SPACES``.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
-import threading
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +25,8 @@ from lambda_actor.policy import Context
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
+from runtime.processes.child import Child, how_it_ended
+from runtime.processes.inside import connect
 from runtime.records.files import read_regular
 
 COPIES = 4
@@ -28,6 +36,8 @@ ACTOR_MIB = 256
 """Memory of an actor with a small environment and onnxruntime, without a graph."""
 PATIENCE_S = 60.0
 """For a graph to be loaded, and to act once."""
+_TRIED: set[Any] = set()
+"""Kinds of graphs that did so."""
 
 
 def check_request(what: str, message: bytes) -> None:
@@ -106,7 +116,10 @@ class OnnxPolicy:
             self.states = signature_of(self._ports, self._act, self._epsilon, spaces).states
             self._check_sizes(memory_mib, has_cache=has_cache)
             if importlib.util.find_spec("onnxruntime"):
-                self._try(spaces)
+                # Trainers make a graph for each call. Later ones of this size, inputs and outputs run in this process.
+                kind = (len(self._graph), str(self._ports), self._act, spaces)
+                (_act_here if kind in _TRIED else _act_apart)(self.weights, spaces)
+                _TRIED.add(kind)
         except WireError as error:
             raise RunError(f"{self._source}: {error}") from None
 
@@ -118,30 +131,42 @@ class OnnxPolicy:
             raise SchemaError(f"a graph of {len(self._graph):,} bytes needs an actor of {needed_mib:,} MiB; "
                               f"actor.memory_mib is {memory_mib:,}")
 
-    def _try(self, spaces: Spaces) -> None:
-        """Runs it for one observation of zeros, but waits no longer than anybody would for that.
 
-        A graph without loops, of a few bytes, can still take hours, in which nothing can interrupt onnxruntime.
-        """
-        failed: list[Exception] = []
+def _act_apart(message: bytes, spaces: Spaces) -> None:
+    """Runs a graph for one observation of zeros, in a process that is killed if this takes too long.
 
-        def run() -> None:
-            try:
-                self._run(spaces)
-            except Exception as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=run, name="graph", daemon=True)
-        thread.start()
-        thread.join(PATIENCE_S)
-        if thread.is_alive():
+    A graph without loops, of a few bytes, can take hours, in which nothing else can interrupt onnxruntime.
+    """
+    child = Child("runtime.export.onnx_policy", repr(asdict(spaces)))
+    try:
+        child.connection.send_bytes(message)
+        if not child.connection.poll(PATIENCE_S):
             raise SchemaError(f"the graph takes more than {PATIENCE_S:g} s for an observation")
-        if failed:
-            raise failed[0]
+        if told := child.connection.recv_bytes().decode():
+            raise SchemaError(told)
+    except (EOFError, OSError):
+        raise SchemaError(f"onnxruntime ended its process with the graph: {how_it_ended(child.end(1.0))}") from None
+    finally:
+        child.end()
 
-    def _run(self, spaces: Spaces) -> None:
-        policy = GraphPolicy.from_bytes(self.weights)
-        policy.check(spaces)
-        observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
-        mask = np.ones(spaces.output_size, np.bool_) if spaces.has_action_mask else None
-        policy.outputs(observation, Context(mask, policy.initial_state))
+
+def _act_here(message: bytes, spaces: Spaces) -> None:
+    policy = GraphPolicy.from_bytes(message)
+    policy.check(spaces)
+    observation = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
+    mask = np.ones(spaces.output_size, np.bool_) if spaces.has_action_mask else None
+    policy.outputs(observation, Context(mask, policy.initial_state))
+
+
+def main(control_fd: int, spaces: Spaces) -> None:
+    """Tries the graph of a message, and answers with the error; empty if there is none."""
+    connection, messages = connect(control_fd)
+    try:
+        _act_here(messages.get(), spaces)
+        connection.send_bytes(b"")
+    except Exception as error:
+        connection.send_bytes(str(error).encode(errors="replace"))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Spaces(**ast.literal_eval(sys.argv[2])))

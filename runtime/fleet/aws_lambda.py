@@ -132,14 +132,7 @@ class LambdaFleet:
     time limit, and counts as running until Lambda ends it.
     """
 
-    def __init__(
-        self,
-        function_arn: str,
-        *,
-        timeout_s: float,
-        concurrency: int,
-        client: Any = None,
-    ) -> None:
+    def __init__(self, function_arn: str, *, timeout_s: float, concurrency: int, client: Any = None) -> None:
         """Prepares invocations of a deployed function.
 
         Args:

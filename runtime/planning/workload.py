@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from lambda_actor.errors import ActorError
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from lambda_actor.waiting import waits
-from runtime.config.resolved import FittedExperiment
+from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.rates import WAIT
 from runtime.errors import ExperimentError, RunError, one_line
 from runtime.ports.learning import Batch, DetectorSamples
@@ -74,6 +74,7 @@ class Workload:
     """Samples the work of an experiment, part by part.
 
     Attributes:
+        experiment: Fitted to its environment.
         seconds: Measured CPU seconds of a unit, by its name.
         message_bytes: Size of the weights and a trajectory of one fragment.
         playing_s: Seconds by the clock that actors and evaluations may play each time; a slow environment takes fewer
@@ -82,7 +83,7 @@ class Workload:
         has_unknown_waits: Whether the environment may have waited, for an unknown time.
     """
 
-    experiment: FittedExperiment
+    resolved: InitVar[ResolvedExperiment]
     clock: Callable[[], float] = time.process_time
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     message_bytes: int = 0
@@ -90,10 +91,11 @@ class Workload:
     wall: Callable[[], float] = time.monotonic
     has_unknown_waits: bool = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, resolved: ResolvedExperiment) -> None:
         """Makes an environment and a learner, and samples training data with actors."""
-        section = self.experiment.environment
+        section = resolved.environment
         self.environment = make_environment(section.id, section.preprocessing, section.options)
+        self.experiment = resolved.fitted(self.environment.spaces, preprocessing=self.environment.preprocessing)
         self._sizes = PIXELS if self.environment.spaces.is_pixels else VECTORS
         self._learners = {minibatch: self._make_learner(minibatch) for minibatch in self._sizes.minibatches}
         self._weights = next(iter(self._learners.values())).weights()
@@ -283,12 +285,8 @@ def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) ->
     """Samples, and answers with the result, or an ``error``, as JSON."""
     connection, _ = connect(control_fd)
     try:
-        experiment = load_trusted_experiment(path, overrides).resolved()
-        section = experiment.environment
-        environment = make_environment(section.id, section.preprocessing, section.options)
-        environment.close()
-        fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-        answer = _sampled(Workload(fitted, playing_s=seconds / 4), seconds)
+        resolved = load_trusted_experiment(path, overrides).resolved()
+        answer = _sampled(Workload(resolved, playing_s=seconds / 4), seconds)
     except (RunError, ActorError) as error:
         answer = {"error": str(error)}
     connection.send_bytes(json.dumps(answer).encode())

@@ -28,6 +28,7 @@ class Call:
     spec: ActorSpec = field(repr=False)
     is_streamed: bool = field(repr=False)
     began_s: float = field(repr=False)
+    until_s: float = field(repr=False)
     error: str = ""
     has_ended: bool = False
     came: dict[int, sampling.Trajectory] = field(default_factory=dict, repr=False)

@@ -18,7 +18,8 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
+from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -106,8 +107,7 @@ class ActorPool:
         if not is_quiet:
             print(f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s", flush=True)
         backend = make_backend(resolved, _deployed_name(experiment, resolved))
-        tried, self._experiment = preflight(
-            resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
+        tried, self._experiment = preflight(resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
         self.spaces, self._name, self._backend = tried.spaces, name, backend
         self.actors_max, self.steps_max = resolved.scaler.most_actors, resolved.actor.fragment_steps
         path = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
@@ -157,7 +157,7 @@ class ActorPool:
         self._waiting: dict[int, dict[str, Any]] = {}
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
-        self._standing_usd = 0.0
+        self._until_s = self._standing_usd = 0.0
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
         # Of the policies that left episodes open; None if nobody knows.
@@ -331,57 +331,67 @@ class ActorPool:
                            f"{self._states or 'nothing'}; allowed: the same, another pool, or "
                            "environment.truncate_at_fragment: true")
         version, weights = self._published.version, self._published.weights
-        self._lacked_budget = True
-        works = self._reserve(actors)
-        self._lacked_budget, self._states = False, states
+        # Actors that cannot run at once are queued, also behind those of earlier calls.
+        waves = math.ceil((len(self._sampler.in_flight) + actors) / self._sampler.concurrency)
         now_s = time.monotonic()
-        call = Call(self._number + 1, actors, ActorSpec(
-            {**self._event, "fragment_steps": steps, "round_index": self._number + 1, "policy_version": version},
-            self.spaces, len(weights), self._experiment.actor.timeout_s), is_streamed, now_s,
-            reserved_usd=self._meter.reserved_usd)
-        self._number, self._calls[call.number] = call.number, call
-        with self._unbroken():
-            self._save()
-            self._sampler.publish(version, weights)
-            in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
-            continued = {id_ for one in self._calls.values() for id_ in map(continued_episode, one.came.values())}
-            waiting = self._episodes.not_in(in_flight | continued)
-            self._send(call, [Actor(self._id(call, number, 0), call.spec, work, number,
-                                    waiting[number] if number < len(waiting) else None)
-                              for number, work in enumerate(works)])
+        until_s = now_s + waves * self._experiment.fleet.round_deadline_s
+        self._lacked_budget = True
+        with self._reserved(actors, until_s) as works:
+            self._lacked_budget, self._states = False, states
+            call = Call(self._number + 1, actors, ActorSpec(
+                {**self._event, "fragment_steps": steps, "round_index": self._number + 1, "policy_version": version},
+                self.spaces, len(weights), self._experiment.actor.timeout_s), is_streamed, now_s, until_s,
+                reserved_usd=self._meter.reserved_usd)
+            self._number, self._calls[call.number] = call.number, call
+            with self._unbroken():
+                self._save()
+                self._sampler.publish(version, weights)
+                in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
+                continued = {id_ for one in self._calls.values() for id_ in map(continued_episode, one.came.values())}
+                waiting = self._episodes.not_in(in_flight | continued)
+                self._send(call, [Actor(self._id(call, number, 0), call.spec, work, number,
+                                        waiting[number] if number < len(waiting) else None)
+                                  for number, work in enumerate(works)])
         return call
 
-    def _reserve(self, actors: int) -> list[Work]:
-        """Reserves the worst case of this number of actors.
+    @contextmanager
+    def _reserved(self, actors: int, until_s: float) -> Iterator[list[Work]]:
+        """A block for which the worst case of these actors is reserved, with running resources until their deadline.
+
+        Actors that it does not start are released, also after Ctrl-C.
 
         Raises:
             BudgetError: It does not fit; nothing is reserved.
         """
-        if self._opened_s is not None and time.monotonic() - self._opened_s > self._meter.limits.collect_s:
-            # Running resources are reserved for a deadline; overlapping calls may go on indefinitely.
-            self._end_round()
-        if self._opened_s is None:
-            if not self._meter.open_standing():
-                raise BudgetError(f"the budget does not hold another call: {self._free()}, less than what stands for "
-                                  "one; nothing was started")
-            self._opened_s = time.monotonic()
         taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
-        free = (slot for slot in range(actors + len(taken)) if slot not in taken)
-        works = [Work(ACTOR, slot) for slot in islice(free, actors)]
-        granted = self._meter.reserve(works)
-        if granted == actors:
-            return works
-        for work in works[:granted]:
-            self._meter.settle(work, None)
-        if not self._calls:
-            self._end_round()
-        raise BudgetError(f"the budget does not hold another call of {actors} actors, only of {granted}: "
-                          f"{self._free()}; each actor may cost what it does until actor.timeout_s = "
-                          f"{self._experiment.actor.timeout_s} s; nothing was started")
-
-    def _free(self) -> str:
+        works = [Work(ACTOR, slot) for slot in islice((slot for slot in count() if slot not in taken), actors)]
         held = f", and calls in flight hold ${self._meter.reserved_usd:.6f}" if self._calls else ""
-        return f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
+        free = f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
+        try:
+            if (self._opened_s is None or until_s > self._until_s) and not self._open(until_s):
+                if self._calls:
+                    self._open(self._until_s)
+                raise BudgetError(f"the budget does not hold another call: {free}, less than what stands for "
+                                  "one; nothing was started")
+            if (granted := self._meter.reserve(works)) < actors:
+                raise BudgetError(f"the budget does not hold another call of {actors} actors, only of {granted}: "
+                                  f"{free}; each actor may cost what it does until actor.timeout_s = "
+                                  f"{self._experiment.actor.timeout_s} s; nothing was started")
+            yield works
+        finally:
+            for work in set(works) - {actor.work for actor in self._sampler.in_flight.values()}:
+                with suppress(BudgetError):
+                    self._meter.settle(work, None)
+            if not self._calls:
+                self._end_round()
+
+    def _open(self, until_s: float) -> bool:
+        """Settles running resources until now, and reserves them until then; returns whether they fit."""
+        self._end_round()
+        now_s = time.monotonic()
+        if self._meter.open_standing(replace(self._meter.limits, collect_s=max(0.0, until_s - now_s))):
+            self._opened_s, self._until_s = now_s, until_s
+        return self._opened_s is not None
 
     def _id(self, call: Call, number: int, attempt: int) -> str:
         """Of an invocation: also after `load_state`, no other one had it."""
@@ -394,8 +404,7 @@ class ActorPool:
     def _advance(self) -> None:
         """Waits for the next actor to end, or for a deadline."""
         with self._in_turn(), self._unbroken():
-            deadline_s = self._experiment.fleet.round_deadline_s
-            left_s = min((call.began_s + deadline_s for call in self._calls.values() if call.may_replace),
+            left_s = min((call.until_s for call in self._calls.values() if call.may_replace),
                          default=math.inf) - time.monotonic()
             before_usd = self._meter.spent_usd
             # The sampler checks now and then whether an abandoned actor has ended.
@@ -404,7 +413,7 @@ class ActorPool:
                 self._take_in(ended, self._meter.spent_usd - before_usd)
             elif left_s <= 0:
                 for call in self._calls.values():
-                    if call.may_replace and call.began_s + deadline_s <= time.monotonic():
+                    if call.may_replace and call.until_s <= time.monotonic():
                         self._give_up(call)
             for call in [call for call in self._calls.values() if not call.awaited]:
                 self._finish(call)
@@ -474,7 +483,7 @@ class ActorPool:
             self._written += 1
             self._write(found)
         if len(came) < call.actors:
-            call.error = call.tally.last_error or "fleet.round_deadline_s passed"
+            call.error = call.tally.last_error or "the call's deadline passed"
             if call.is_streamed:
                 self._failed.append(call)
         call.has_ended = True

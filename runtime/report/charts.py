@@ -23,6 +23,7 @@ _EVALUATION, _TRAINING = "evaluation_return_mean", "episode_return_mean"
 DOLLARS = {"actors_cost_usd": "actors", "provisioned_cost_usd": "provisioned", "learner_cost_usd": "learner",
            "infrastructure_cost_usd": "cache, disk, address"}
 """Parts of a round's bill, with their names for people."""
+UNFINISHED = "unfinished rounds"
 _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
               "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
@@ -39,6 +40,8 @@ _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
 
 Chart = dict[str, Any]
 Curve = tuple[Sequence[float], Sequence[Number]]
+Totals = Callable[[RecordedRun], Sequence[float]]
+"""Returns what a run has used until each round."""
 PartsOf = Callable[[Row], Mapping[str, Number | None]]
 """Divides a round's dollars or seconds by purpose."""
 
@@ -89,22 +92,32 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     basis = basis_of(groups)
     runs = [run for group in groups for run in group.runs]
     machines = "with every actor on a machine of its own" if are_apart(groups) else "that the bill counts"
-    axes: tuple[tuple[str, str, str, str, Callable[[Row], float | None]], ...] = (
-        ("steps", "environment steps", "steps", "measured", lambda row: row["env_steps"]),
-        ("time", "seconds of all rounds, by the clock", "s", "measured", lambda row: row["round_s"]),
-        ("time of the bill", f"seconds {machines}", "s", basis, _billed_s),
-        ("dollars", "US dollars", "$", basis, lambda row: row["round_cost_usd"]))
+    axes: tuple[tuple[str, str, str, str, Totals], ...] = (
+        ("steps", "environment steps", "steps", "measured", _totals(lambda row: row["env_steps"])),
+        ("time", "seconds of all rounds, by the clock", "s", "measured", _totals(lambda row: row["round_s"])),
+        ("time of the bill", f"seconds {machines}", "s", basis, _totals(_billed_s)),
+        ("dollars", "US dollars", "$", basis, spent_usd))
     keys = [_EVALUATION, _TRAINING]
     if len(runs) > 1:
         counts = [sum(row[_EVALUATION] is not None for row in run.rows) for run in runs if run.rows]
         keys = [_EVALUATION] if all(count >= _EVALUATIONS_MIN for count in counts) else [_TRAINING]
     charts = []
-    for title, label, unit, kind, cost in axes:
-        series = [one for place, group in enumerate(groups) for one in _returns(group, place, keys, cost, len(groups))]
+    for title, label, unit, kind, used in axes:
+        series = [one for place, group in enumerate(groups) for one in _returns(group, place, keys, used, len(groups))]
         what = "mean return of an episode" if len(keys) > 1 else f"return in {_WORDS[keys[0]]}"
         charts.append({"title": f"Return against {title}", "basis": kind, "x": label, "unit": unit, "y": what,
                        "kind": "lines", "series": series})
     return charts
+
+
+def spent_usd(run: RecordedRun) -> list[float]:
+    """Returns the dollars spent until each round, unfinished rounds included; the last one has all of the run."""
+    found = [math.nan if row["spent_usd"] is None else row["spent_usd"] for row in run.rows]
+    return [*found[:-1], *(max(run.spent_usd[0], last) for last in found[-1:])]
+
+
+def _totals(cost: Callable[[Row], float | None]) -> Totals:
+    return lambda run: np.cumsum([math.nan if (one := cost(row)) is None else one for row in run.rows]).tolist()
 
 
 def _billed_s(row: Row) -> float | None:
@@ -115,17 +128,15 @@ def _billed_s(row: Row) -> float | None:
 _WORDS = {_EVALUATION: "evaluation", _TRAINING: "training episodes"}
 
 
-def _returns(
-    group: RecordedGroup, place: int, keys: Sequence[str], cost: Callable[[Row], float | None], groups: int
-) -> Iterable[Chart]:
+def _returns(group: RecordedGroup, place: int, keys: Sequence[str], used: Totals, groups: int) -> Iterable[Chart]:
     """Returns the lines of one group; ``place`` sets their color."""
     if len(group.runs) == 1:
         for index, key in enumerate(keys):
-            xs, ys = _curve(group.runs[0], key, cost)
+            xs, ys = _curve(group.runs[0], key, used)
             yield {"name": _WORDS[key] if len(keys) > 1 else group.name, "x": xs, "y": ys, "colour": place + index,
                    "style": "dots" if key == _EVALUATION else "thin" if len(keys) > 1 else "line"}
         return
-    curves = {run.name: _curve(run, keys[0], cost) for run in group.runs}
+    curves = {run.name: _curve(run, keys[0], used) for run in group.runs}
     finished = [curves[run.name] for run in group.runs if run.is_finished and curves[run.name][0]]
     if len(finished) > 1:
         yield {"name": f"{group.name}, {len(finished)} seeds", **_band(finished), "colour": place, "style": "line"}
@@ -135,15 +146,12 @@ def _returns(
                    "colour": place + index if groups == 1 else place, "style": "thin"}
 
 
-def _curve(run: RecordedRun, key: str, cost: Callable[[Row], float | None]) -> Curve:
+def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
     """Pairs each value of a column with the total used so far; evaluations are at the round of their policy."""
-    used, total, points = {}, 0.0, dict[float, Number]()
+    totals, points = dict(zip((row["round_index"] for row in run.rows), used(run), strict=True)), dict[float, Number]()
     for row in run.rows:
-        step = cost(row)
-        total += math.nan if step is None else step
-        used[row["round_index"]] = total
         value, index = row[key], row["evaluation_round"] if key == _EVALUATION else None
-        x = used.get(index, total) if index is not None else total
+        x = totals.get(index, totals[row["round_index"]])
         if value is not None and math.isfinite(x):
             points[x] = value
     ordered = sorted(points)
@@ -194,8 +202,15 @@ def part_charts(run: RecordedRun) -> list[Chart]:
         ("Dollars until each round", run.basis, "US dollars", dollar_parts),
         ("Time until each round", "measured", "seconds, by the clock", measured_parts),
         ("Time of the bill until each round", run.basis, "seconds", modelled_parts))
-    return [{"title": title, "basis": basis, "x": "round", "unit": "round", "y": label, "kind": "stack",
-             "series": _sums(run.rows, parts)} for title, basis, label, parts in kinds]
+    charts: list[Chart] = [
+        {"title": title, "basis": basis, "x": "round", "unit": "round", "y": label, "kind": "stack",
+         "series": _sums(run.rows, parts)} for title, basis, label, parts in kinds]
+    finished = np.cumsum([row["round_cost_usd"] or 0.0 for row in run.rows])
+    unfinished = np.fmax(0.0, np.subtract(spent_usd(run), finished)).round(9).tolist()
+    if any(unfinished):
+        charts[0]["series"].append({"name": UNFINISHED, "x": [row["round_index"] for row in run.rows],
+                                    "y": unfinished, "colour": len(DOLLARS), "style": "line"})
+    return charts
 
 
 def _sums(rows: Sequence[Row], parts: PartsOf) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from runtime.report.charts import (
     DOLLARS,
     INTERVAL,
     POINTS_MAX,
+    UNFINISHED,
     PartsOf,
     are_apart,
     basis_of,
@@ -32,14 +33,7 @@ from runtime.report.charts import (
     round_charts,
     thinned,
 )
-from runtime.report.reading import (
-    Number,
-    RecordedGroup,
-    RecordedRun,
-    differences,
-    read_groups,
-    separated,
-)
+from runtime.report.reading import Number, RecordedGroup, RecordedRun, differences, read_groups, separated
 
 _FILES = Path(__file__).parent
 _EVENTS_SHOWN = 300
@@ -182,7 +176,7 @@ def _dollars(runs: Sequence[RecordedRun]) -> Table:
         parts = [run.total(key) for key in DOLLARS]
         unfinished = max(0.0, run.spent_usd[0] - sum(row["round_cost_usd"] or 0.0 for row in run.rows))
         rows.append((run, [shown(value, 6) for value in (*parts, unfinished, run.spent_usd[0])]))
-    return [*DOLLARS.values(), "unfinished rounds", "in all"], rows
+    return [*DOLLARS.values(), UNFINISHED, "in all"], rows
 
 
 def _seconds(runs: Sequence[RecordedRun], parts_of: PartsOf, beside: Mapping[str, str]) -> Table:

@@ -24,9 +24,7 @@ class Saving:
         shield: Context around writes that an interrupt must not cut.
     """
 
-    def __init__(
-        self, save_round: SaveRound, shield: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
+    def __init__(self, save_round: SaveRound, shield: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Starts without a round.
 
         Args:

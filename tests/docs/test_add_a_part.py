@@ -18,13 +18,6 @@ from tests.helpers import PATIENCE_S, ROOT
 
 PAGE = (ROOT / "docs" / "design" / "add-a-part.md").read_text()
 SECTIONS = dict(re.findall(r"^## An? (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-TRAIN = """
-import sys
-from runtime.cli.main import main
-for part in {PARTS}:
-    if main(["train", f"{part}.yaml", "--out", part]) != 0:
-        sys.exit(part)
-"""
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / name).write_text(code)
         (experiment,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         (folder / f"{part}.yaml").write_text(experiment)
-    done = run(folder, "-c", TRAIN.replace("{PARTS}", repr(list(SECTIONS))))
+    done = run(folder, "-m", "tests.docs.one_process", *(f"train {part}.yaml --out {part}" for part in SECTIONS))
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

@@ -329,7 +329,8 @@ def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
     out = tmp_path / "run"
     # Python would also keep truncated compiled modules, and other tests would load them.
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    process = start(experiment, out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
+    process = start(experiment, out)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (65536, 65536))
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, errors
     assert "Traceback" not in errors

@@ -357,33 +357,30 @@ def test_an_environment_that_no_actor_can_import_ends_it_before_the_first_round(
     assert account.desired == 0
 
 
-def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path: Path) -> None:
-    require_tls()
+def _run_without_a_server(aws: Account, reference: Path, out: Path, kind: str, **variables: str) -> str:
+    """Runs two rounds with a cache of this kind; returns the output."""
     aws.forget()
     aws.cache_url = ""
-    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + "cache: {kind: learner}\n"
-    out = tmp_path / "run"
-    code, printed = aws.run(out, text=text)
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + f"cache: {{kind: {kind}}}\n"
+    code, printed = aws.run(out, text=text, **variables)
     assert code == 0, printed
     assert len(rounds(out)) == 2
     assert results_only(rounds(out)[:1]) == results_only(rounds(reference)[:1])
-    password = json.loads(aws.kept("cache-credential.json"))["password"]
-    assert password not in printed + "".join(path.read_text(errors="replace") for path in out.glob("*.*"))
     assert aws.desired == 0
+    return printed
+
+
+def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path: Path) -> None:
+    require_tls()
+    printed = _run_without_a_server(aws, reference, tmp_path / "run", "learner")
+    password = json.loads(aws.kept("cache-credential.json"))["password"]
+    assert password not in printed + "".join(path.read_text(errors="replace") for path in tmp_path.glob("run/*.*"))
 
 
 def test_there_may_be_no_cache(aws: Account, reference: Path, tmp_path: Path) -> None:
-    aws.forget()
-    aws.cache_url = ""
-    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + "cache: {kind: none}\n"
-    out = tmp_path / "run"
-    code, printed = aws.run(out, text=text, NITRO_ACTOR_CREDENTIAL="")
-    assert code == 0, printed
-    assert len(rounds(out)) == 2
-    assert results_only(rounds(out)[:1]) == results_only(rounds(reference)[:1])
+    printed = _run_without_a_server(aws, reference, tmp_path / "run", "none", NITRO_ACTOR_CREDENTIAL="")
     assert "none: messages travel with requests and responses" in printed
     assert aws.entry.stop_event == ""
-    assert aws.desired == 0
 
 
 def test_trouble_that_may_pass_is_no_reason_to_end_the_deployment(account: Account, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ ROUNDS = 3
 """Keeps two checkpoints: the third removes the first."""
 EXPERIMENT = experiment_from_tree({
     "environment": {"id": "tests.environments:make_counter"}, "cache": {"kind": "none"}, "budget": {"usd": 1.0},
+    "network": {"hidden_sizes": [8]},
     "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 16}},
     "scaler": {"kind": "fixed", "actors_fixed": 2}, "actor": {"fragment_steps": 8, "timeout_s": 30, "provisioned": 0},
     "learner": {"device": "cpu", "threads": 1}, "stop": {"max_rounds": ROUNDS}, "evaluation": {"every_rounds": 1},

@@ -13,19 +13,8 @@ from typing import Any
 import pytest
 
 from runtime.cost.prices import PRICES
-from tests.helpers import (
-    ROOT,
-    command,
-    descendants,
-    events,
-    is_alive,
-    overrides,
-    results_only,
-    rounds,
-    summary,
-    train,
-    wait_for,
-)
+from tests.end_to_end.test_crashes import start
+from tests.helpers import descendants, events, is_alive, overrides, results_only, rounds, summary, train, wait_for
 
 EXPERIMENT = """\
 environment: {id: Hopper-v5}
@@ -67,12 +56,13 @@ def instances_of(process: subprocess.Popen[str]) -> list[int]:
             if b"runtime.gmi.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def start(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
-    """Starts a run with no more open files than the required minimum."""
-    return subprocess.Popen(
-        ["sh", "-c", f'ulimit -n {FILES[instances]} && exec "$@"', "sh",
-         *command("train", str(file), "--out", str(out), *arguments)], cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start_limited(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
+    """Starts a run whose trainer has no more open files than the required minimum."""
+    process = start(file, out, *arguments)
+    # From the first instance on: the helper of `tests.warm`, forked before, has more.
+    wait_for(lambda: instances_of(process), "an instance")
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FILES[instances],) * 2)
+    return process
 
 
 def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> None:
@@ -101,7 +91,7 @@ def kill_in_rounds(process: subprocess.Popen[str], out: Path, drawn: random.Rand
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
     """Kills instances in the middle of rounds, whatever they are doing. Then kills the trainer and resumes it."""
     out = tmp_path / "run"
-    process = start(file, out, 2, *INSTANCES)
+    process = start_limited(file, out, 2, *INSTANCES)
     wait_for((out / "checkpoints" / "round_000001.json").exists, "round 1")
     if len(os.sched_getaffinity(0)) > 1:
         mine = [os.sched_getaffinity(one) for one in instances_of(process)]
@@ -144,7 +134,7 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
     file: Path, shared: Path, tmp_path: Path
 ) -> None:
     out, arguments = tmp_path / "run", (*SHARING, *IN_TURNS)
-    kill_in_rounds(start(file, out, 8, *arguments), out, random.Random(1))
+    kill_in_rounds(start_limited(file, out, 8, *arguments), out, random.Random(1))
     resumed = train(file, out, *arguments, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(shared)
@@ -154,7 +144,7 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
 def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     """In asynchronous rounds, each step is counted once, whichever process is killed."""
     out = tmp_path / "run"
-    process = start(file, out, 8, *SHARING, *overrides(stop__max_rounds=36))
+    process = start_limited(file, out, 8, *SHARING, *overrides(stop__max_rounds=36))
     for count in (1, 6, 12, 18):
         wait_for(lambda count=count: (out / "rounds.jsonl").exists()
                  and (out / "rounds.jsonl").read_bytes().count(b"\n") >= count, f"round {count}")
@@ -171,9 +161,7 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert sum(row["modelled_round_s"] for row in rows) == pytest.approx(seconds, rel=0.2)
 
 
-def test_too_low_a_limit_of_open_files_is_refused(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_low_a_limit_of_open_files_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES[2] - 1, FILES[2] - 1))
     refused = train(file, tmp_path / "run", *INSTANCES)
     assert refused.returncode == 2

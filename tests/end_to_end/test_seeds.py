@@ -1,37 +1,18 @@
 """``train --seeds N`` for real: several runs under one budget, killed, resumed and summarized."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers import (
-    PATIENCE_S,
-    ROOT,
-    command,
-    descendants,
-    is_alive,
-    overrides,
-    results_only,
-    rounds,
-    summary,
-    train,
-    wait_for,
-)
+from tests.end_to_end.test_crashes import start
+from tests.helpers import PATIENCE_S, descendants, is_alive, overrides, results_only, rounds, summary, train, wait_for
 
 SHORT = overrides(stop__max_rounds=2)
 TWO = ("--seeds", "2")
-
-
-def start(experiment: Path, out: Path, *arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        command("train", str(experiment), "--out", str(out), *arguments), cwd=ROOT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def refused(experiment: Path, out: Path, *arguments: str) -> str:
@@ -140,9 +121,7 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
     assert summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
 
 
-def test_more_rounds_and_more_seeds_may_follow(
-    two: Path, experiment: Path, tmp_path: Path
-) -> None:
+def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(two, out)
     resumed = train(experiment, out, "--seeds", "3", "--resume", *overrides(stop__max_rounds=3))
@@ -159,13 +138,13 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
         fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.012, stop__max_rounds="null", evaluation__every_rounds=0))
+        budget__usd=0.0095, stop__max_rounds="null", evaluation__every_rounds=0))
     assert finished.returncode == 0, finished.stderr
     first, second = summary(out)["seeds"]
     assert (first["stop_reason"], second["stop_reason"]) == ("budget", "budget")
-    assert first["budget_usd"] == pytest.approx(0.006, abs=1e-9)
-    assert second["budget_usd"] == pytest.approx(0.012 - first["spent_usd"], abs=1e-9)
-    assert spent_units(out) <= 0.012 * 2**36
+    assert first["budget_usd"] == pytest.approx(0.00475, abs=1e-9)
+    assert second["budget_usd"] == pytest.approx(0.0095 - first["spent_usd"], abs=1e-9)
+    assert spent_units(out) <= 0.0095 * 2**36
     assert summary(out)["estimates"]["evaluation_return_mean"]["interquartile_mean"] is None
 
 
@@ -181,9 +160,7 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
     assert summary(out)["estimates"]["spent_usd"]["seeds"] == 0
 
 
-def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
-    experiment: Path, tmp_path: Path
-) -> None:
+def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(experiment: Path, tmp_path: Path) -> None:
     said = refused(experiment, tmp_path / "runs", "--seeds", "1000", *overrides(budget__usd=0.01))
     for words in ("--seeds 1000", "budget.usd = 0.01 leaves 0.000010 USD for each of 1000 runs",
                   "allowed: budget.usd from"):
@@ -196,18 +173,14 @@ def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
     (["--resume"], "holds runs of several seeds; continue them with --seeds N --resume"),
     ([*TWO], "holds runs of several seeds already; continue them with --resume"),
 ])
-def test_a_directory_of_seeds_is_no_single_run(
-    two: Path, experiment: Path, arguments: list[str], words: str
-) -> None:
+def test_a_directory_of_seeds_is_no_single_run(two: Path, experiment: Path, arguments: list[str], words: str) -> None:
     before = files(two)
     assert words in refused(experiment, two, *arguments)
     assert files(two) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume"]])
-def test_a_single_run_is_no_directory_of_seeds(
-    reference: Path, experiment: Path, arguments: list[str]
-) -> None:
+def test_a_single_run_is_no_directory_of_seeds(reference: Path, experiment: Path, arguments: list[str]) -> None:
     before = files(reference)
     assert "holds a single run; name another directory for --seeds" in refused(
         experiment, reference, *TWO, *arguments)

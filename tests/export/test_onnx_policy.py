@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import nitro_rl
@@ -20,8 +22,9 @@ from lambda_actor.policy import read_policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 from runtime.export import onnx_policy
+from runtime.processes.child import Child
 from tests.graphs import linear, model, node, recurrent
-from tests.helpers import ROOT
+from tests.helpers import ROOT, descendants
 from tests.lambda_actor.test_onnx_policy import REFUSED
 
 SPACES = Spaces((3,), action_size=2)
@@ -139,10 +142,26 @@ def test_what_is_no_graph_at_all_is_told(tmp_path: Path) -> None:
             nitro_rl.OnnxPolicy(GRAPH, **options)  # type: ignore[arg-type]
 
 
-def test_nobody_waits_for_a_graph_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = threading.Event()
+def test_a_graph_that_does_not_end_is_refused_and_burns_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("ReduceSum", "observation", "sum", keepdims=1), node("Expand", "sum shape", "power0"),
+             *(node("MatMul", f"power{one} power0", f"power{one + 1}") for one in range(20)),
+             node("ReduceMax", "power20", "most", keepdims=0), node("Expand", "most two", "mean")]
+    endless = model(nodes, {"observation": [1, 3]}, {"mean": [1, 2]}, {
+        "shape": np.array([8192, 8192]), "two": np.array([1, 2])}).SerializeToString()
+    before = set(threading.enumerate()), descendants(os.getpid())
     monkeypatch.setattr(onnx_policy, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(GraphPolicy, "outputs", lambda *_: ended.wait())
     with pytest.raises(RunError, match=r"OnnxPolicy: the graph takes more than 0\.01 s for an observation"):
-        nitro_rl.OnnxPolicy(GRAPH).check(SPACES)
-    ended.set()
+        nitro_rl.OnnxPolicy(endless, "uniform").check(replace(SPACES, action_bounds=((-1.0, 1.0),) * 2))
+    assert (set(threading.enumerate()), descendants(os.getpid())) == before
+
+
+def test_a_trainers_next_graph_is_tried_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    spaces, graph = Spaces((4,), action_size=1), linear(4, {"mean": 1, "log_std": 1})
+    nitro_rl.OnnxPolicy(graph).check(spaces)
+    spoilt = onnx.load_from_string(graph)
+    spoilt.graph.initializer[1].raw_data = np.float32("nan").tobytes()
+    monkeypatch.setattr(onnx_policy, "Child", lambda _, *arguments: Child("this", *arguments))
+    for given, told in ((spoilt.SerializeToString(), "of the graph: NaN or infinite"),
+                        (linear(4, {"mean": 1, "log_std": 1, "other": 1}), "ended its process .*: exit code 0")):
+        with pytest.raises(RunError, match=told):
+            nitro_rl.OnnxPolicy(given).check(spaces)

@@ -5,12 +5,12 @@ Learners and people are generators that yield how many seconds they do nothing.
 
 from __future__ import annotations
 
-import copy
 import datetime
 import heapq
 import io
 import itertools
 import math
+import pickle
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +36,10 @@ def at(at_s: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(at_s, datetime.UTC)
 
 
+def _copied(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # Ten times as fast as `copy.deepcopy`.
+
+
 class Table:
     """DynamoDB, as far as the ledger uses it: assignments, and conditions joined by OR."""
 
@@ -46,19 +50,19 @@ class Table:
 
     def get_item(self, *, Key: Any, **_: Any) -> dict[str, Any]:
         item = self.items.get(Key["run"]["S"])
-        return {"Item": copy.deepcopy(item)} if item else {}
+        return {"Item": _copied(item)} if item else {}
 
     def get_paginator(self, operation: str) -> Table:
         return self
 
     def paginate(self, **_: Any) -> list[dict[str, Any]]:
-        return [{"Items": copy.deepcopy(list(self.items.values()))}]
+        return [{"Items": _copied(list(self.items.values()))}]
 
     def update_item(
         self, *, Key: Any, UpdateExpression: str, ExpressionAttributeNames: Mapping[str, str],
         ExpressionAttributeValues: Mapping[str, Any], ConditionExpression: str = "", **_: Any
     ) -> dict[str, Any]:
-        item = copy.deepcopy(self.items.get(Key["run"]["S"], dict(Key)))
+        item = _copied(self.items.get(Key["run"]["S"], dict(Key)))
 
         def folder(path: str) -> tuple[dict[str, Any], str]:
             *before, last = [ExpressionAttributeNames[name] for name in path.split(".")]
@@ -87,7 +91,7 @@ class Table:
             elif not (kept and name in found):
                 found[name] = ExpressionAttributeValues[value or plain]
         self.items[Key["run"]["S"]] = item
-        return {"Attributes": copy.deepcopy(item)}
+        return {"Attributes": _copied(item)}
 
 
 @dataclass

@@ -415,10 +415,10 @@ def what_stood(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("ignores", "options", "first_seed"), [
-    (silence, {}, 0), (what_is_there, {}, 0), (what_stood, {}, 0),
-    pytest.param(None, {"limits": {"tail_usd": 0.0}}, 90, id="the tail"),
+    (silence, {}, 9), (what_is_there, {}, 9), (what_stood, {}, 0),
+    pytest.param(None, {"limits": {"tail_usd": 0.0}}, 99, id="the tail"),
     pytest.param(None, {"limits": {"floor_usd_per_hour": 0.0}, "is_liar": True}, 0, id="lies"),
-    pytest.param(None, {"is_preflight_made": False, "deployments_max": 8, "share": 0.0}, 0,
+    pytest.param(None, {"is_preflight_made": False, "deployments_max": 8, "share": 0.0}, 11,
                  id="what was spent before")])
 def test_the_promise_could_be_broken(
         monkeypatch: pytest.MonkeyPatch, ignores: Callable[[pytest.MonkeyPatch], None] | None, options: dict[str, Any],

@@ -130,9 +130,7 @@ def test_a_game_is_checked_as_it_will_be_preprocessed() -> None:
 
 
 @pytest.mark.parametrize(("environment_id", "code"), [("Pendulum-v1", 0), ("NoSuch-v0", 1)])
-def test_its_exit_code_ends_the_image_build(
-    environment_id: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_exit_code_ends_the_image_build(environment_id: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([environment_id, "4"]) == code
     captured = capsys.readouterr()
     assert (environment_id in captured.out, "an actor cannot act" in captured.err) == (not code, bool(code))

@@ -6,15 +6,16 @@ import argparse
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import pytest
 
 from lambda_actor import waiting
-from lambda_actor.environments import make_environment
 from lambda_actor.trial import TriedEnvironment
 from runtime.cli.main import main
 from runtime.cli.plan import _write
@@ -23,7 +24,7 @@ from runtime.cost.prices import PRICES
 from runtime.cost.rates import table
 from runtime.planning import workload
 from runtime.planning.drawing import scatter_lines, short_time, table_lines
-from runtime.planning.prediction import KINDS, NO_CACHE, Prediction, Sample, front, picks, predict_all, rounds_of
+from runtime.planning.prediction import KINDS, NO_CACHE, Prediction, Sample, front, picks, predict_all, rounds_of, ways
 from runtime.planning.workload import Workload, _sampled
 from runtime.training.trial import try_environment
 from tests.fakes import ManualClock
@@ -39,13 +40,19 @@ def environment() -> TriedEnvironment:
     return try_environment("Hopper-v5", "none")
 
 
+def with_ways(most: int | None) -> Any:
+    """Ends the thousand ways early: the first two are the file's own."""
+    return mock.patch("runtime.planning.prediction.ways", lambda *arguments: islice(ways(*arguments), most))
+
+
 @cache
 def predicted(
     environment: TriedEnvironment, steps: int = 1_000_000, *, seeds: int = 1, changes: tuple[str, ...] = (),
-    **units: float
+    most: int | None = None, **units: float
 ) -> list[Prediction]:
     sample = replace(SAMPLE, units={**UNITS_OF_HOPPER, **units})
-    return predict_all(load_experiment(HOPPER, changes), sample, environment, PRICES, steps=steps, seeds=seeds)
+    with with_ways(most):
+        return predict_all(load_experiment(HOPPER, changes), sample, environment, PRICES, steps=steps, seeds=seeds)
 
 
 def test_no_way_is_faster_than_the_fastest_or_cheaper_than_the_cheapest_and_the_knee_is_beaten_by_none(environment):
@@ -92,12 +99,12 @@ def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(envi
     assert own.start_s - without.start_s == pytest.approx(210.0), "300 s for a cache, 90 s for a function"
     assert without.usd < own.usd
     for changes in (("actor.fragment_steps=65536",), ("cache.kind=none",), ("fleet.kind=local", "cache.kind=learner")):
-        assert NO_CACHE not in [one.way.changes for one in predicted(environment, changes=changes)]
+        assert NO_CACHE not in [one.way.changes for one in predicted(environment, changes=changes, most=2)]
 
 
 @pytest.mark.parametrize("name", ["g5.12xlarge", "p4d.24xlarge", "c7a.48xlarge", "c7g.16xlarge"])
 def test_a_large_type_of_the_file_is_predicted_at_its_price(environment, name):
-    found = predicted(environment, changes=(f"learner.instance_types=[{name}]", "cache.kind=none"))[0]
+    found = predicted(environment, changes=(f"learner.instance_types=[{name}]", "cache.kind=none"), most=1)[0]
     assert found.usd > 0.5 * PRICES.instance_hour_usd[name] * found.seconds / 3600
 
 
@@ -113,7 +120,7 @@ def test_vcpus_that_are_cores_are_worth_more_when_all_are_busy(environment):
     """A c7a's vCPUs are cores; two of a c7i share one."""
     def actors_s(name: str) -> float:
         changes = (f"learner.instance_types=[{name}]", "fleet.kind=local", "fleet.processes=8", "cache.kind=none")
-        return predicted(environment, changes=changes, step_s=0.1)[0].actors_s
+        return predicted(environment, changes=changes, step_s=0.1, most=1)[0].actors_s
 
     assert actors_s("c7i.2xlarge") / actors_s("c7a.2xlarge") == pytest.approx(0.81 / 0.62, rel=0.01)
 
@@ -131,7 +138,7 @@ def test_functions_alone_are_predicted_beside_the_other_ways(environment):
 
 
 def test_gradients_of_stellaris_are_invocations_that_share_the_time_and_not_the_dollars(environment):
-    one, eight = (predicted(environment, changes=(
+    one, eight = (predicted(environment, most=1, changes=(
         "learner.kind=stellaris", f"learner.stellaris.learners={count}", "cache.kind=none"))[0] for count in (1, 8))
     updates = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))[0]
     assert one.actors_s == eight.actors_s == updates.actors_s
@@ -244,7 +251,8 @@ def test_the_command_tells_what_a_step_waits(
     monkeypatch.setattr("runtime.planning.workload.sample", lambda *arguments: {
         "units": {**UNITS_OF_HOPPER, "step_s": 183e-6, **units}, "message_bytes": 320_000, "fragment_steps": 256,
         "has_unknown_waits": is_unknown})
-    assert main(["plan", str(HOPPER)]) == 0
+    with with_ways(2):
+        assert main(["plan", str(HOPPER)]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert told in output
     assert ("leaves waits out" in output) == is_unknown
@@ -271,10 +279,10 @@ def test_a_slow_environment_takes_fewer_steps_while_its_work_is_sampled(
     monkeypatch.setattr(waiting, "queued_s", lambda: 0.0)
     monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: Slow.now_s, process_time=lambda: 0.0))
     experiment = load_experiment(HOPPER, [
-        "environment.id=tests.planning.test_plan:make_slow", "actor.fragment_steps=64"]).resolved()
-    spaces = make_environment("tests.planning.test_plan:make_slow").spaces
+        "environment.id=tests.planning.test_plan:make_slow", "actor.fragment_steps=64", "network.hidden_sizes=[8]",
+    ]).resolved()
     before = Slow.steps
-    work = Workload(experiment.fitted(spaces, preprocessing="none"), playing_s=playing_s, wall=lambda: Slow.now_s)
+    work = Workload(experiment, playing_s=playing_s, wall=lambda: Slow.now_s)
     work.measure()
     assert fewest <= Slow.steps - before <= most
     units = work.units()

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 import nitro_rl
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
-from nitro_rl import ActorPool, ActorsKeepFailingError, RunError
+from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError
 from runtime.backends.this_machine import ThisMachine
 from runtime.config.loading import experiment_from_tree
 from runtime.learner.remote.messages import decode_state, encode_state
@@ -28,6 +29,7 @@ from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
 from runtime.ports.run import RunContext, Supplies
 from runtime.ports.sampling import Actor, Ended
+from tests.fakes import ManualClock
 from tests.graphs import linear, model, node
 from tests.helpers import ROOT, descendants, events, is_alive, wait_for
 from tests.pool.test_pool import Opens, fragment, opens, policy, same, tree
@@ -323,6 +325,30 @@ def test_a_trajectory_that_is_damaged_at_the_deadline_costs_its_own_actor_alone(
     assert len(events(tmp_path / "pool", "actor_failed")) == 2
     monkeypatch.undo()
     assert len(pool.sample(policy(), actors=2)) == 2
+
+
+def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, clock, given_up = {"processes": 2, "round_deadline_s": 3600}, ManualClock(0.0), dict[int, float]()
+    made = tree(provisioned=2) | {"fleet": limits}
+    with ActorPool(made, budget_usd=0.16, out=tmp_path / "pool", is_quiet=True) as pool:
+        give_up = pool._give_up
+        monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=clock))
+        monkeypatch.setattr(pools, "_LOOK_S", 600.0)
+        monkeypatch.setattr(pool._sampler, "next", clock.advance)
+        monkeypatch.setattr(pool._sampler, "give_up_all", list)
+        monkeypatch.setattr(pool, "_give_up", lambda call: (given_up.update({call.number: clock()}), give_up(call)))
+        for actors in (4, 3):
+            pool.submit(policy(), actors=actors)
+        reserved_usd = pool._meter.reserved_usd
+        with pytest.raises(BudgetError, match="less than what stands for one; nothing was started"):
+            pool.submit(policy(), actors=4)
+        assert pool._meter.reserved_usd == reserved_usd
+        while len(given_up) < 2:
+            pool._advance()
+    assert given_up == {1: 2 * 3600.0, 2: 4 * 3600.0}
+    assert not events(tmp_path / "pool", "reservation_exceeded")
 
 
 def test_an_actor_that_was_given_up_hides_no_earlier_failure(opens: Opens) -> None:

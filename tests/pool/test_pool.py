@@ -22,6 +22,8 @@ from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
+from runtime.report.charts import spent_usd
+from runtime.report.reading import read_groups
 from tests.graphs import recurrent
 from tests.helpers import ROOT, descendants, events, is_alive, overrides, summary, train, wait_for
 
@@ -434,14 +436,20 @@ def test_a_pool_that_is_killed_leaves_no_process_and_no_dollar_uncounted(tmp_pat
         assert pool.spent_usd == pytest.approx(
             (ledger["spent"] + sum(ledger["reserved"].values())) / ledger["units_per_usd"])
         assert pool.sample(policy(), actors=1)[0].call == 3, "the number of the call that was killed is not used again"
+    [run] = read_groups([out])[0].runs
+    assert spent_usd(run)[-1] == summary(out)["spent_usd"] > 1.01 * run.total("round_cost_usd")
 
 
 def test_an_interrupt_ends_it(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = opens()
 
-    def interrupt(_: float) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("runtime.pool.pool.Call", interrupt)
+        pool.submit(policy(), actors=2)
+    assert pool._meter.reserved_usd == 0.0, "nothing has started"
     monkeypatch.setattr(pool._sampler, "next", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pool.sample(policy(), actors=2)

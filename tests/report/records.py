@@ -18,7 +18,8 @@ def a_run(path: Path, *, rounds: int = 6, seed: int = 0, **summary: Any) -> Path
                   evaluation_return_mean=10.0 * k + seed, episode_return_mean=3.0 * k, round_s=3.5, collect_s=2.0,
                   learn_s=1.25, modelled_round_s=2.0, modelled_learn_s=0.5, modelled_evaluate_s=0.25,
                   round_cost_usd=0.01 * k, actors_cost_usd=0.01 * k, provisioned_cost_usd=0.0, learner_cost_usd=0.0,
-                  infrastructure_cost_usd=0.0, convexity_ratio=None if k == 1 else 1.0 / k, boosting_score=0.9**k)
+                  infrastructure_cost_usd=0.0, spent_usd=0.005 * k * (k + 1) + 0.02 * (k > 2),
+                  convexity_ratio=None if k == 1 else 1.0 / k, boosting_score=0.9**k)
             for k in range(1, rounds + 1)]
     (path / "rounds.jsonl").write_bytes(b"".join(row.to_json_line() for row in rows))
     (path / "config.yaml").write_text(CONFIG.format(seed=seed))

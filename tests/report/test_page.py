@@ -52,7 +52,7 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
         assert list(zip(series["x"], series["y"], strict=True)) == known
     for title, until in {
         "steps": [row["env_steps_total"] for row in rows], "time": np.cumsum([row["round_s"] for row in rows]),
-        "dollars": np.cumsum([row["round_cost_usd"] for row in rows]),
+        "dollars": [*(row["spent_usd"] for row in rows[:-1]), summary["spent_usd"]],
         "time of the bill": np.cumsum([row["modelled_round_s"] + row["modelled_evaluate_s"] for row in rows]),
     }.items():
         evaluation, training = found[f"Return against {title}"]
@@ -61,6 +61,9 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
         assert training["y"] == [row["episode_return_mean"] for row in rows]
     assert sum(part["y"][-1] for part in found["Time until each round"]) == sum(row["round_s"] for row in rows)
     assert sum(part["y"][-1] for part in found["Time of the bill until each round"]) == summary["modelled_s"]
+    dollars = found["Dollars until each round"]
+    assert np.sum([part["y"] for part in dollars], axis=0) == pytest.approx(found["Return against dollars"][0]["x"])
+    assert [part["name"] for part in dollars] == ["actors", "unfinished rounds"]
     assert "actor failed 1×" in page.text.replace("\n", " ")
 
 

@@ -12,9 +12,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.ports.fleet import Outcome
 from runtime.ports.money import Work
-from tests.fakes import (
-    SPACES,
-)
+from tests.fakes import SPACES
 from tests.helpers import cost_model
 
 STEPS = 4

@@ -47,15 +47,7 @@ from tests.fakes import (
     trajectory,
     trajectory_fields,
 )
-from tests.sampling.parts import (
-    EVENT,
-    STEPS,
-    WEIGHTS_BYTES,
-    make_experiment,
-    make_meter,
-    read_events,
-    reserved,
-)
+from tests.sampling.parts import EVENT, STEPS, WEIGHTS_BYTES, make_experiment, make_meter, read_events, reserved
 
 
 class Round:

@@ -21,17 +21,7 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.config.loading import experiment_from_tree
 from stacks.components.learner import BOOT_AWS, BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
-from tests.stacks.conftest import (
-    ACTOR_USER,
-    NAME,
-    RUN,
-    STACK,
-    Assembly,
-    Synthesise,
-    experiment_text,
-    flat,
-    variables,
-)
+from tests.stacks.conftest import ACTOR_USER, NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
 from tests.stacks.conftest import user_data as rendered_user_data
 
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "container_image",

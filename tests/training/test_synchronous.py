@@ -49,13 +49,7 @@ from tests.fakes import (
     trajectory,
     trajectory_fields,
 )
-from tests.sampling.parts import (
-    EVENT,
-    STEPS,
-    make_experiment,
-    make_meter,
-    read_events,
-)
+from tests.sampling.parts import EVENT, STEPS, make_experiment, make_meter, read_events
 
 DEFAULT_PATIENCE = Patience()
 

@@ -26,6 +26,7 @@ from runtime.records.run_directory import RunDirectory
 from tests.fakes import ManualClock
 from tests.helpers import cost_model, used
 from tests.records.rows import a_row
+from tests.simulators.aws import quick_moto  # noqa: F401
 
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
 ROUNDS, ACTORS = 3, 2
@@ -197,15 +198,16 @@ def objects(s3: Any) -> dict[str, bytes]:
 
 
 def empty(s3: Any) -> None:
-    for key in objects(s3):
-        s3.delete_object(Bucket=BUCKET, Key=key)
+    if found := s3.list_objects_v2(Bucket=BUCKET).get("Contents"):
+        s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": one["Key"]} for one in found]})
 
 
 def ledger_usd(s3: Any) -> float:
     """Returns the dollars that the bucket's ledger covers."""
-    data = objects(s3).get(f"{PREFIX}ledger.json")
-    state = json.loads(data)["budget"] if data else {"spent": 0, "reserved": {}, "units_per_usd": 1}
-    return (state["spent"] + sum(state["reserved"].values())) / state["units_per_usd"]
+    with suppress(s3.exceptions.NoSuchKey):
+        state = json.load(s3.get_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json")["Body"])["budget"]
+        return (state["spent"] + sum(state["reserved"].values())) / state["units_per_usd"]
+    return 0.0
 
 
 # Up and down

@@ -9,9 +9,13 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from moto import backends
 from moto.core import responses
+from moto.core.base_backend import BaseBackend
 from moto.core.serialize import XFormedAttributePicker
 from moto.kms import models
+
+from tests.simulators.aws import service_models  # noqa: F401  # Each session of moto reads them again.
 
 _own_keys = XFormedAttributePicker.get_possible_keys
 _keys: dict[Any, tuple[str, ...]] = {}
@@ -29,5 +33,11 @@ def _possible_keys(picker: XFormedAttributePicker, context: Any) -> Iterable[str
 
 
 XFormedAttributePicker.get_possible_keys = _possible_keys
+_own_urls = BaseBackend.urls.fget
+# A service's addresses. S3 imports its module anew for each request.
+_urls = cache(lambda kind: _own_urls(kind.__new__(kind)))
+BaseBackend.urls = property(lambda backend: _urls(type(backend)))
+_modules = tuple(backends.list_of_moto_modules())
+backends.list_of_moto_modules = lambda: _modules
 responses.method_names_from_class = cache(responses.method_names_from_class)
 models.generate_private_key = cache(models.generate_private_key)  # Nothing is encrypted or signed with it.

@@ -29,7 +29,10 @@ class MeteredEndpoint(LambdaEndpoint):
     Attributes:
         trouble: Share of the actors' invocations that meet a fault: throttled, broken, dropped, or hanging.
         hang_s: How long one hangs before its connection closes without an answer.
+        travel_s: How long each invocation of an actor takes to arrive. A run does fewer rounds if it waits for them.
     """
+
+    travel_s = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +51,9 @@ class MeteredEndpoint(LambdaEndpoint):
             self.bills.append((function.settings.name, billed_s * mib / 1024))
 
     def _invoke(self, function: Any, qualifier: str, headers: Any, body: bytes) -> Any:
-        if function.settings.name.endswith("-actor") and self._dice.random() < self.trouble:
+        is_actor = function.settings.name.endswith("-actor")
+        time.sleep(self.travel_s * is_actor)
+        if is_actor and self._dice.random() < self.trouble:
             fault = self._dice.choice(("throttled", "broken", "dropped", "hanging"))
             if fault == "hanging":
                 time.sleep(self.hang_s)

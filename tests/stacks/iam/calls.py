@@ -14,13 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import NamedTuple
 
 import botocore.session
 from botocore import xform_name
 
-from stacks.staging import ROOT, import_closure
+from stacks.staging import ROOT
 
 ALL = "*"
 
@@ -107,24 +108,35 @@ class _Class:
 class _Module:
     name: str
     tree: ast.Module
+    imported: dict[str, tuple[str, str | None]]
+    services: frozenset[str]
     defined: dict[str, _Function | _Class] = field(default_factory=dict)
-    imported: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
 
 
-def _dotted(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-
-
-def _load(path: Path) -> _Module:
-    module = _Module(_dotted(path), ast.parse((ROOT / path).read_text()))
-    for node in ast.walk(module.tree):
+@cache
+def _parse(text: str) -> tuple[ast.Module, dict[str, tuple[str, str | None]], frozenset[str]]:
+    """Returns a file's tree, its imports, and the services that its texts name."""
+    tree, imported, texts = ast.parse(text), {}, set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                module.imported[alias.asname or alias.name.split(".")[0]] = (
+                imported[alias.asname or alias.name.split(".")[0]] = (
                     alias.name if alias.asname else alias.name.split(".")[0], None)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            module.imported |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+            imported |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    return tree, imported, _SERVICES & texts
+
+
+@cache
+def _children(node: ast.AST) -> list[ast.AST]:
+    return list(ast.iter_child_nodes(node))
+
+
+def _load(name: str, path: str) -> _Module:
+    module = _Module(name, *_parse(Path(path).read_text()))
     for statement in module.tree.body:
         if isinstance(statement, ast.FunctionDef):
             module.defined[statement.name] = _Function(module, statement)
@@ -144,6 +156,7 @@ class _Reader:
     """Reads until nothing new is found: reached functions, and possible values of attributes and variables."""
 
     def __init__(self, module: str, function: str) -> None:
+        self.finder = ModuleFinder([str(ROOT)])
         self.modules: dict[str, _Module] = {}
         self.calls: set[Call] = set()
         self.reached: set[_Reading] = set()
@@ -167,13 +180,11 @@ class _Reader:
         """Adds a module and all modules it imports."""
         if name in self.modules:
             return
-        for path in import_closure(name):
-            found = _dotted(path)
-            if found not in self.modules:
-                self.modules[found] = module = _load(path)
-                services = {node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)
-                            and isinstance(node.value, str)} & _SERVICES
-                self.words |= services.union(*map(operations, services))
+        self.finder.import_hook(name)
+        for found, imported in list(self.finder.modules.items()):
+            if found not in self.modules and imported.__file__:
+                self.modules[found] = module = _load(found, imported.__file__)
+                self.words |= module.services.union(*map(operations, module.services))
                 self.reach(_Function(module, module.tree))
 
     def reach(self, function: _Function, bound: Mapping[str, Value] | None = None) -> None:
@@ -308,7 +319,7 @@ class _Scope:
                 self.reader.results[self.function] = known | result
                 self.reader.has_changed = True
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in _children(node):
                 self.child(child)
 
     def child(self, node: ast.AST) -> None:
@@ -319,7 +330,7 @@ class _Scope:
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             self.assign(node.optional_vars, node.context_expr)
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in _children(node):
                 self.child(child)
 
     def assign(self, target: ast.expr, node: ast.expr) -> None:
@@ -351,12 +362,12 @@ class _Scope:
         if isinstance(node, ast.Lambda):
             return self.value(node.body)
         if isinstance(node, ast.BoolOp | ast.IfExp | ast.NamedExpr):
-            values = [self.value(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+            values = [self.value(one) for one in _children(node) if isinstance(one, ast.expr)]
             value = _NOTHING.union(*values)
             if isinstance(node, ast.NamedExpr) and isinstance(node.target, ast.Name):
                 self.values[node.target.id] = self.values.get(node.target.id, _NOTHING) | value
             return value
-        for child in ast.iter_child_nodes(node):
+        for child in _children(node):
             self.child(child)
         return _NOTHING
 

@@ -20,8 +20,7 @@ def read(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> set[Call]:
     """Returns the calls of ``entry`` in a module with that text."""
     (folder / "program.py").write_text(HEAD + text)
     (folder / "runtime").symlink_to(calls.ROOT / "runtime")
-    for module in ("tests.stacks.iam.calls", "stacks.staging"):
-        monkeypatch.setattr(f"{module}.ROOT", folder)
+    monkeypatch.setattr(calls, "ROOT", folder)
     calls_from.cache_clear()
     try:
         return set(calls_from("program", "entry"))
