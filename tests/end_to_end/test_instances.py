@@ -14,7 +14,18 @@ import pytest
 
 from runtime.cost.prices import PRICES
 from tests.end_to_end.test_crashes import start
-from tests.helpers import descendants, events, is_alive, overrides, results_only, rounds, summary, train, wait_for
+from tests.helpers import (
+    command_line,
+    descendants,
+    events,
+    is_alive,
+    overrides,
+    results_only,
+    rounds,
+    summary,
+    train,
+    wait_for,
+)
 
 EXPERIMENT = """\
 environment: {id: Hopper-v5}
@@ -53,7 +64,7 @@ def undisturbed(file: Path) -> Path:
 def instances_of(process: subprocess.Popen[str]) -> list[int]:
     """Returns the process ids of the instances."""
     return [pid for pid in descendants(process.pid)
-            if b"runtime.gmi.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            if b"runtime.gmi.worker" in command_line(pid)]
 
 
 def start_limited(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:

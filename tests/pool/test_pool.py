@@ -25,7 +25,7 @@ from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, T
 from runtime.report.charts import spent_usd
 from runtime.report.reading import read_groups
 from tests.graphs import recurrent
-from tests.helpers import ROOT, descendants, events, is_alive, overrides, summary, train, wait_for
+from tests.helpers import ROOT, command_line, descendants, events, is_alive, overrides, summary, train, wait_for
 
 COUNTER = "tests.environments:make_counter"
 STEPS = 12
@@ -152,7 +152,7 @@ def test_whoever_is_killed_the_trajectories_are_the_same(opens: Opens, tmp_path:
     before = set(descendants(os.getpid()))
     pool.submit(weights, actors=4, steps=STEPS)
     for pid in before:
-        if b"actor_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"actor_process" in command_line(pid):
             os.kill(pid, signal.SIGKILL)
     found = sorted(pool.as_completed(), key=lambda one: one.slot)
     for slot, one in enumerate(found):

@@ -21,7 +21,7 @@ from nitro_rl import ActorPool, BudgetError, RunError
 from nitro_rl.integrations.remote_pool import RemotePool
 from runtime.pool.server import answer_to, message_of
 from runtime.pool.trajectory import for_trainers
-from tests.helpers import ROOT, descendants, is_alive, wait_for
+from tests.helpers import ROOT, command_line, descendants, is_alive, wait_for
 from tests.pool.test_pool import ARRAYS, STEPS, policy, same, tree
 from tests.test_imports import loaded_after
 
@@ -46,7 +46,7 @@ def opens(tmp_path: Path) -> Iterator[Any]:
 
 def servers() -> list[int]:
     return [pid for pid in descendants(os.getpid())
-            if b"runtime.pool.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            if b"runtime.pool.server" in command_line(pid)]
 
 
 def test_it_samples_what_a_pool_here_does(opens: Any, tmp_path: Path) -> None:
