@@ -16,6 +16,7 @@ from tests.helpers import (
     ROOT,
     bill_only,
     command,
+    command_line,
     descendants,
     events,
     is_alive,
@@ -272,7 +273,7 @@ def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path
     wait_for(lambda: finished_rounds(out) >= 1, "a round")
     while finished_rounds(out) < 10 and not events(out, "actor_failed"):
         for pid in descendants(process.pid):
-            if _is_actor(pid):
+            if b"runtime.fleet.actor_process" in command_line(pid):
                 os.kill(pid, signal.SIGKILL)
                 break
     output, errors = process.communicate(timeout=PATIENCE_S)
@@ -283,13 +284,6 @@ def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path
     assert events(out, "actor_replaced")
     assert all(row["actors_returned"] == row["actor_count"] for row in rounds(out))
     assert sum(row["actors_failed"] for row in rounds(out)) == len(failed)
-
-
-def _is_actor(pid: int) -> bool:
-    try:
-        return b"runtime.fleet.actor_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def test_two_runs_in_one_directory_are_refused(experiment: Path, tmp_path: Path) -> None:
@@ -309,7 +303,7 @@ def test_a_vanished_server_ends_the_run_with_its_reason(experiment: Path, tmp_pa
     process = start(experiment, out, *overrides(stop__max_rounds=1000))
     wait_for(lambda: finished_rounds(out) >= 1, "a round")
     for pid in descendants(process.pid):
-        if b"server.sock" in Path(f"/proc/{pid}/cmdline").read_bytes() and not _is_shell(pid):
+        if b"server.sock" in command_line(pid) and not _is_shell(pid):
             os.kill(pid, signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

@@ -19,7 +19,7 @@ from runtime.errors import BudgetError
 from runtime.training.evaluation import Evaluator
 from runtime.training.evaluation_process import EvaluationProcess
 from tests.environments import EPISODE_STEPS, Counter, StatefulCounter
-from tests.helpers import descendants, wait_for
+from tests.helpers import command_line, descendants, wait_for
 from tests.training.test_evaluation import weights_for
 
 HERE = __name__
@@ -88,7 +88,7 @@ def started() -> Iterator[list[EvaluationProcess]]:
 
 
 def _evaluates(pid: int) -> bool:
-    return b"evaluation_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"evaluation_process" in command_line(pid)
 
 
 def begun(started: list[EvaluationProcess], environment_id: str, **options: Any) -> EvaluationProcess:

@@ -33,7 +33,7 @@ from runtime.learner.remote.store import StoreError, result_name
 from runtime.learner.remote.updater import ATTEMPTS, Remote
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 from runtime.ports.learning import State, Update
-from tests.helpers import cost_model, descendants
+from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import MASKED, PIXELS, VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -286,7 +286,7 @@ def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) 
         made.meter.open_standing()
         made.updater.submit(roll(made.updater.weights(), VECTORS), progress=0.25)
         for pid in descendants(os.getpid()):
-            if LEARNER_HANDLER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if LEARNER_HANDLER.encode() in command_line(pid):
                 os.kill(pid, signal.SIGKILL)
         while not (updates := made.updater.poll(120.0)):
             pass
