@@ -43,8 +43,7 @@ CACHE_PREFIX = "nitro-"
 
 TAG_PREFIX = "nitro:"
 EXPERIMENT_TAG, RUN_TAG = f"{TAG_PREFIX}experiment", f"{TAG_PREFIX}run"
-STACK_ID_TAG, STACK_NAME_TAG, LOGICAL_ID_TAG = (
-    f"aws:cloudformation:{what}" for what in ("stack-id", "stack-name", "logical-id"))
+STACK_ID_TAG = "aws:cloudformation:stack-id"
 GROUP_TAG = "aws:autoscaling:groupName"
 
 ENVIRONMENT_PREFIX = "NITRO_"

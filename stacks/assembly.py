@@ -14,7 +14,7 @@ from stacks.guard import GuardStack
 from stacks.mail import MailStack, checked_address
 from stacks.network import NetworkStack
 from stacks.organisation import OwnNetwork, add_tags, check_boundary
-from stacks.plan import Plan, zone_names
+from stacks.plan import Plan
 from stacks.results import ResultsStack
 
 
@@ -26,8 +26,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     - ``run``: the run's name; by default derived from everything that decides the run's rounds,
     - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
     - ``mail``: an address that gets the guard's reports and alerts from AWS Budgets,
-    - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`,
-    - ``zones``: names of the network's availability zones, separated by commas; by default the region's first three.
+    - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`.
 
     Args:
         settings: The context of cdk.json. The CDK command line passes it on by itself, along with ``-c`` options, which
@@ -41,7 +40,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     plan = Plan.from_context(context)
     check_boundary(context)
     results = ResultsStack(app, RESULTS_STACK)
-    network = NetworkStack(app, NETWORK_STACK, zones=zone_names(context("zones")), results_bucket=results.bucket,
+    network = NetworkStack(app, NETWORK_STACK, region=plan.prices.region, results_bucket=results.bucket,
                            own=OwnNetwork.from_context(context, plan))
     guard = GuardStack(app, GUARD_STACK, network=network)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)

@@ -100,7 +100,7 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         print("\n".join(account_lines(plan, account)), flush=True)
         _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
         approval = _ask(options, more)
-        context |= {"actor_concurrency": account.actor_concurrency, "zones": ",".join(account.zones)}
+        context |= {"actor_concurrency": account.actor_concurrency}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
         try:
             return _deploy_stacks(plan, account, session, [*given, *approval, *more], has_mail="mail" in context)

@@ -8,9 +8,7 @@ would delay the deletion of a group in the experiment's stack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from aws_cdk import Annotations, Aws, CfnOutput, Fn, Stack
+from aws_cdk import Aws, CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
@@ -23,8 +21,11 @@ from stacks.logs import make_log_group
 from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443
-ZONES = 3
-"""ElastiCache Serverless can use no more."""
+ZONES = 2
+"""ElastiCache Serverless needs two, and some accounts have no more, such as those in us-west-1."""
+FIT_ZONES = {"us-east-1": ("use1-az2", "use1-az4")}
+"""Permanent ids of zones, by region. In us-east-1 any letter can be use1-az3, which has no Lambda, no ElastiCache
+Serverless and no recent GPUs. Elsewhere the region's first zones are fit."""
 ISOLATED = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
 PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
 
@@ -45,7 +46,7 @@ class NetworkStack(Stack):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, zones: Sequence[str] | None, results_bucket: s3.IBucket,
+        self, scope: Construct, construct_id: str, *, region: str, results_bucket: s3.IBucket,
         own: OwnNetwork | None = None,
     ) -> None:
         """Composes the network.
@@ -53,8 +54,7 @@ class NetworkStack(Stack):
         Args:
             scope: The app.
             construct_id: The stack's name.
-            zones: Names of the availability zones. GPU instances and ElastiCache need several, and not every zone has
-                everything. None uses the region's first three.
+            region: The region that the app is synthesized for.
             results_bucket: The only bucket that can be read from the isolated subnets.
             own: An existing VPC.
         """
@@ -67,17 +67,17 @@ class NetworkStack(Stack):
                 self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())])
             self.learner_subnets = list(own.subnets)
             return
-        self._make_vpc(zones)
+        self._make_vpc(FIT_ZONES.get(region, ()))
         self._add_flow_log()
         self._add_endpoint(results_bucket)
         self.actors = self._make_actors_group()
         self._export_all()
 
-    def _make_vpc(self, zones: Sequence[str] | None) -> None:
+    def _make_vpc(self, fit_zones: tuple[str, ...]) -> None:
         self.vpc = ec2.Vpc(
             self, "Vpc",
             ip_addresses=ec2.IpAddresses.cidr("10.0.0.0/16"),
-            availability_zones=list(zones or (Fn.select(index, Fn.get_azs()) for index in range(ZONES))),
+            availability_zones=[Fn.select(index, Fn.get_azs()) for index in range(ZONES)],
             nat_gateways=0,
             restrict_default_security_group=False,
             subnet_configuration=[
@@ -86,10 +86,11 @@ class NetworkStack(Stack):
                 ec2.SubnetConfiguration(name="Isolated", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20),
             ],
         )
-        if zones is None:
-            Annotations.of(self).add_warning_v2(
-                "nitro:zones", "the zones are the region's first three, of which one may lack Lambda or ElastiCache "
-                "Serverless (use1-az3): deploy with `make deploy`, which chooses them, or with -c zones=A,B,C")
+        for subnets in (self.vpc.public_subnets, self.vpc.isolated_subnets):
+            for subnet, zone in zip(subnets, fit_zones, strict=False):
+                made = subnet.node.default_child
+                assert isinstance(made, ec2.CfnSubnet), "the CDK's own subnet"
+                made.availability_zone, made.availability_zone_id = None, zone
         self.learner_subnets = self.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids
 
     def _add_flow_log(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.meter import BETWEEN_ROUNDS_S
-from runtime.cost.prices import PRICES, prices_from_json
+from runtime.cost.prices import PRICES, elsewhere, prices_from_json
 from runtime.cost.start import Start, start, start_of_legs, start_of_pool
 from runtime.errors import ExperimentError
 from runtime.guard.times import (
@@ -36,6 +37,8 @@ from stacks.staging import LEFT_OUT
 
 UNRESERVABLE_CONCURRENCY = 100
 """Concurrent executions that AWS Lambda keeps free in an account for functions without a reservation."""
+REGION_VARIABLE = "CDK_DEFAULT_REGION"
+"""The CDK's command line sets it to the region that it deploys to."""
 RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
 """Time for the guard to look (one tick may be lost), the learner to save its results, its instance to end (another tick
@@ -47,7 +50,6 @@ LEG_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + LEG_S, cache_s=0.0
 ROUND_S_MAX = LEG_S - LEG_BEGINNING_S - BETWEEN_ROUNDS_S - LEG_ENDING_S
 """Longest possible round with a coordinator: each leg has room for one."""
 _ELASTICACHE_NAME_CHARACTERS = 40
-_ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]")
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
 _FUNCTION_HOURS_MAX = 96
@@ -274,32 +276,17 @@ def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
 
 
 def read_prices(path: str | None) -> PriceTable:
-    """Reads the prices of a file, or returns the dated table.
+    """Reads the prices of a file, or returns the dated table for the region that the CDK gives the app.
 
     Raises:
         ExperimentError: It is not a file of prices.
     """
     if path is None:
-        return PRICES
+        return elsewhere(PRICES, os.environ.get(REGION_VARIABLE) or PRICES.region)
     try:
         return prices_from_json(read_regular(Path(path), may_be_link=True))
     except OSError as error:
         raise ExperimentError(f"prices = {path!r} cannot be read: {error.strerror or error}") from None
-
-
-def zone_names(value: str | None) -> list[str] | None:
-    """Returns the availability zones of the context key ``zones``.
-
-    Raises:
-        ExperimentError: It does not name two or three availability zones.
-    """
-    if value is None:
-        return None
-    names = str(value).split(",")
-    if not 2 <= len(set(names)) == len(names) <= 3 or not all(_ZONE.fullmatch(name) for name in names):
-        raise ExperimentError(f"zones = {value!r} is not allowed; allowed: two or three availability zones such as "
-                              "us-east-1a,us-east-1b")
-    return names
 
 
 def _whole_number(name: str, value: Any) -> int | None:

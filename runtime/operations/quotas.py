@@ -7,17 +7,14 @@ from dataclasses import dataclass
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
-from runtime.aws.stacks import find_stack, tags_of
+from runtime.aws.stacks import find_stack
 from runtime.config.instances import is_burstable, processor, series
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
-from runtime.names import BOOTSTRAP_QUALIFIER, LOGICAL_ID_TAG, NETWORK_STACK, STACK_NAME_TAG
+from runtime.names import BOOTSTRAP_QUALIFIER
 
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
 """Statuses of a stack without resources, which a deployment creates again."""
-_ZONES = 3
-_UNFIT_ZONE = "use1-az3"
-"""It has no Lambda, no ElastiCache Serverless and no recent GPUs; its letter differs from account to account."""
 _STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
 VCPU_QUOTAS = {
     ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
@@ -40,7 +37,6 @@ class Account:
         account_id: Number of the account.
         region: The region.
         actor_concurrency: Concurrent executions that no function has reserved.
-        zones: Names of the network's availability zones, existing or planned.
         vcpus: By instance type, its own vCPUs and its family's quota; empty if the learner is not an instance.
         plan: Remark for people that the account is on AWS' Free plan, or that AWS could not be asked. Otherwise empty.
     """
@@ -48,7 +44,6 @@ class Account:
     account_id: str
     region: str
     actor_concurrency: int
-    zones: tuple[str, ...]
     vcpus: Mapping[str, tuple[int, float]]
     plan: str = ""
 
@@ -79,13 +74,13 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
     learner = experiment.learner
     is_free, plan = _free_plan(session)
     if not learner.has_instance:
-        return Account(account_id, str(session.region_name), _concurrency(session), _zones(session), {}, plan)
+        return Account(account_id, str(session.region_name), _concurrency(session), {}, plan)
     image = _check_parameter(session, learner.image_parameter,
                              f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
                              f"{session.region_name}")
     if is_free:
         _check_free(session, learner.instance_types, learner.image_parameter, image)
-    account = Account(account_id, str(session.region_name), _concurrency(session), _zones(session),
+    account = Account(account_id, str(session.region_name), _concurrency(session),
                       _vcpus(session, learner.instance_types, learner.market), plan)
     if not account.usable_types:
         needs = "; ".join(f"{name} has {needed} vCPUs, the quota {vcpu_quota(name, learner.market)} allows {allowed:g}"
@@ -169,22 +164,6 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
 def _concurrency(session: Session) -> int:
     settings = ask(lambda: session.client("lambda").get_account_settings())
     return int(settings["AccountLimit"]["UnreservedConcurrentExecutions"])
-
-
-def _zones(session: Session) -> tuple[str, ...]:
-    """Returns the network's zones in their order, since subnets cannot move; without a network, by permanent id."""
-    client = session.client("ec2")
-    subnets = ask(lambda: client.describe_subnets(Filters=[
-        {"Name": f"tag:{STACK_NAME_TAG}", "Values": [NETWORK_STACK]}]))["Subnets"]
-    if subnets:
-        # Sorted by their names in the template, which the CDK numbers by zone.
-        subnets.sort(key=lambda subnet: tags_of(subnet)[LOGICAL_ID_TAG])
-        return tuple(dict.fromkeys(subnet["AvailabilityZone"] for subnet in subnets))
-    zones = ask(lambda: client.describe_availability_zones(Filters=[
-        {"Name": "zone-type", "Values": ["availability-zone"]},
-        {"Name": "state", "Values": ["available"]}]))["AvailabilityZones"]
-    names = {zone["ZoneId"]: zone["ZoneName"] for zone in zones if zone["ZoneId"] != _UNFIT_ZONE}
-    return tuple(names[zone_id] for zone_id in sorted(names)[:_ZONES])
 
 
 def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import aws_cdk as cdk
 import boto3
 import moto
 import pytest
@@ -18,14 +16,10 @@ from runtime.aws.asking import AccountError
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
-from runtime.names import NETWORK_STACK, RESULTS_STACK
 from runtime.operations import quotas
 from runtime.operations.quotas import read_account, vcpu_quota
-from stacks.network import NetworkStack
-from stacks.plan import zone_names
-from stacks.results import ResultsStack
 from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
-from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, IMAGE_ID, deploy
+from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, IMAGE_ID
 
 STACK = "Nitro-hopper"
 TEMPLATE = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
@@ -125,36 +119,6 @@ def test_a_stack_that_is_being_deleted_is_waited_for(aws: None, monkeypatch: pyt
     monkeypatch.setattr(quotas, "find_stack", lambda client, name: {"StackStatus": "DELETE_IN_PROGRESS"})
     with pytest.raises(AccountError, match=f"{STACK} is being deleted, which takes about ten minutes"):
         read(experiment())
-
-
-# Availability zones
-
-
-def test_a_new_network_gets_the_first_zones_by_id_without_the_unfit_one(aws: None) -> None:
-    known = {zone["ZoneName"]: zone["ZoneId"] for zone in
-             session().client("ec2").describe_availability_zones()["AvailabilityZones"]}
-    assert "use1-az3" in known.values()
-    zones = read(experiment()).zones
-    assert [known[name] for name in zones] == ["use1-az1", "use1-az2", "use1-az4"]
-    assert zone_names(",".join(zones)) == list(zones)
-
-
-@pytest.mark.parametrize("zones", [
-    None, ["us-east-1d", "us-east-1a", "us-east-1c"], ["us-east-1f", "us-east-1b"]], ids=str)
-def test_a_network_that_is_there_keeps_its_zones_and_their_order(aws: None, zones: list[str] | None) -> None:
-    """A template that moved a subnet would be undeployable."""
-    zones = zones or list(read(experiment()).zones)
-    app = cdk.App()
-    results = ResultsStack(app, RESULTS_STACK)
-    NetworkStack(app, NETWORK_STACK, zones=zones, results_bucket=results.bucket)
-    assembly = app.synth()
-    try:
-        for name in (RESULTS_STACK, NETWORK_STACK):
-            deploy(session().client, Path(assembly.get_stack_by_name(name).template_full_path), name)
-        assert read(experiment()).zones == tuple(zones)
-    finally:
-        for name in (NETWORK_STACK, RESULTS_STACK):
-            session().client("cloudformation").delete_stack(StackName=name)
 
 
 # Quotas

@@ -51,7 +51,6 @@ CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66
 START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
 COUNTED = START + (LEARNER + CACHE + WARM) / 60
 """The guard looks once a minute."""
-ZONES = ("us-east-1d", "us-east-1a", "us-east-1b")
 NEVER = ["--require-approval", "never"]
 NOW_S = 1_800_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-hopper/one"
@@ -112,7 +111,7 @@ class Cdk:
         self.qualifier = qualifier
         if self.problem:
             raise self.problem
-        return Account("123456789012", "us-east-1", self.concurrency, ZONES, VCPUS)
+        return Account("123456789012", "us-east-1", self.concurrency, VCPUS)
 
 
 _tried: dict[str, Any] = {}
@@ -320,13 +319,13 @@ def test_what_the_account_restricts_is_told(
 
 def test_types_that_the_quota_refuses_are_named(file: Path):
     plan = Plan.from_context({"experiment": str(file)}.get)
-    account = Account("1", "us-east-1", 1000, ZONES, VCPUS | {"g6.xlarge": (4, 2.0)})
+    account = Account("1", "us-east-1", 1000, VCPUS | {"g6.xlarge": (4, 2.0)})
     assert "             the vCPU quota refuses g6.xlarge" in deploy.account_lines(plan, account)
 
 
 def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
     plan = Plan.from_context({"experiment": str(file)}.get)
-    account = Account("1", "us-east-1", 1000, ZONES, VCPUS, "AWS' Free plan")
+    account = Account("1", "us-east-1", 1000, VCPUS, "AWS' Free plan")
     assert deploy.account_lines(plan, account)[1:] == ["plan         AWS' Free plan"]
 
 
@@ -474,7 +473,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(file: Path, capsys: py
     assert said["an hour"].endswith("warm actors $0.000; actors at work cost nothing beside it")
     assert "in all; then $0.000 an hour" in said["no guard"]
     assert said["start"].startswith("about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0")
-    assert deploy.account_lines(plan, Account("1", "us-east-1", 0, ZONES, VCPUS)) == ["account      1, us-east-1"]
+    assert deploy.account_lines(plan, Account("1", "us-east-1", 0, VCPUS)) == ["account      1, us-east-1"]
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--synth-only"]) == 2
     assert "and one round's worst case in 10 waves of 4 actors, all that run at once" in capsys.readouterr().err
@@ -553,7 +552,7 @@ def calls(experiment: Path, run: str | None = None, concurrency: int = 1000, mor
         list[tuple[list[str], str]]):
     """Returns the CDK's arguments: for the shared stacks, then the experiment's. The lone "-c" is for prices."""
     context = ["-c", f"experiment={experiment}", *(["-c", f"run={run}"] if run else []), "-c",
-               "-c", f"actor_concurrency={concurrency}", "-c", "zones=us-east-1d,us-east-1a,us-east-1b"]
+               "-c", f"actor_concurrency={concurrency}"]
     return [(["deploy", *stacks, *context, *more], "us-east-1") for stacks in (
         ("NitroResults", "NitroNetwork", "NitroGuard"), ("Nitro-hopper",))]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.config.loading import load_experiment
+from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from stacks.plan import Plan
 from tests.helpers import ROOT
@@ -72,6 +73,22 @@ def test_without_a_name_the_run_follows_from_what_it_computes(tmp_path: Path) ->
     assert plan(tmp_path, budget__usd=2.0, stop__max_rounds=9).run == first.run
     assert plan(tmp_path, seed=4).run != first.run
     assert plan(tmp_path, context={"run": "mine"}).run == "mine"
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "us-west-1", "eu-central-1", "sa-east-1", "ap-southeast-2"])
+def test_prices_are_those_of_the_region_that_the_cdk_deploys_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: str
+) -> None:
+    monkeypatch.setenv("CDK_DEFAULT_REGION", region)
+    made = plan(tmp_path).prices
+    assert (made.region, made.request_usd) == (region, PRICES.request_usd * (1 if region == "us-east-1" else 2))
+
+
+def test_without_a_region_prices_are_those_of_us_east_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", None):
+        monkeypatch.setenv("CDK_DEFAULT_REGION", value) if value is not None else monkeypatch.delenv(
+            "CDK_DEFAULT_REGION")
+        assert plan(tmp_path).prices == PRICES
 
 
 def test_names(tmp_path: Path) -> None:

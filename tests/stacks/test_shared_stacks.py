@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import aws_cdk as cdk
 import pytest
 
-from runtime.errors import ExperimentError
 from runtime.guard.check import VERSION_TYPE
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
-from stacks.plan import zone_names
 from stacks.results import ResultsStack
 from tests.stacks.conftest import SETTINGS, Assembly, Synthesise, flat
 
@@ -42,7 +41,7 @@ def test_they_do_not_depend_on_the_experiment(synthesise: Synthesise, stack: str
 def test_exports_do_not_wait_for_an_experiment_that_imports(each_kind: Assembly) -> None:
     app = cdk.App(context=SETTINGS)
     results = ResultsStack(app, "NitroResults")
-    network = NetworkStack(app, "NitroNetwork", zones=None, results_bucket=results.bucket)
+    network = NetworkStack(app, "NitroNetwork", region="us-east-1", results_bucket=results.bucket)
     GuardStack(app, "NitroGuard", network=network)
     alone = Path(app.synth().directory)
     for stack in SHARED:
@@ -68,40 +67,35 @@ def test_idle_they_cost_next_to_nothing(serverless: Assembly, stack: str) -> Non
                if resource["Type"] == "AWS::EC2::VPCEndpoint")
 
 
-def test_three_zones_of_public_and_isolated_subnets(serverless: Assembly) -> None:
-    subnets = serverless.resources("AWS::EC2::Subnet", "NitroNetwork")
-    zones = {name: found["Properties"]["AvailabilityZone"]["Fn::Select"][0] for name, found in subnets.items()}
-    assert sorted(zone for name, zone in zones.items() if "Public" in name) == [0, 1, 2]
-    assert sorted(zone for name, zone in zones.items() if "Isolated" in name) == [0, 1, 2]
-    assert not any(found["Properties"]["MapPublicIpOnLaunch"] for found in subnets.values())
+def _zones(made: Assembly) -> dict[str, list[Any]]:
+    """Returns the zones of the public and of the isolated subnets."""
+    subnets = made.resources("AWS::EC2::Subnet", "NitroNetwork").items()
+    assert len(subnets) == 4
+    return {kind: sorted(found["Properties"].get("AvailabilityZoneId") or (
+        found["Properties"]["AvailabilityZone"]["Fn::Select"][0]) for name, found in subnets if kind in name)
+        for kind in ("Public", "Isolated")}
 
 
-def test_zones_that_nobody_chose_are_warned_about(synthesise: Synthesise) -> None:
-    def warned(made: Assembly) -> bool:
-        return any("nitro:zones" in path.read_text() for path in made.directory.glob("*.json"))
-
-    assert warned(synthesise())
-    assert not warned(synthesise(context={"zones": "us-east-1b,us-east-1d"}))
-
-
-def test_named_zones(synthesise: Synthesise) -> None:
-    made = synthesise(context={"zones": "us-east-1b,us-east-1d"})
-    subnets = made.resources("AWS::EC2::Subnet", "NitroNetwork").values()
-    zones = sorted(found["Properties"]["AvailabilityZone"] for found in subnets)
-    assert zones == ["us-east-1b"] * 2 + ["us-east-1d"] * 2
+@pytest.mark.parametrize("region", ["us-west-1", "eu-central-1", "ap-southeast-2"])
+def test_two_zones_which_every_account_has(
+    synthesise: Synthesise, region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDK_DEFAULT_REGION", region)
+    made = synthesise(name=region)
+    assert _zones(made) == {"Public": [0, 1], "Isolated": [0, 1]}
     assert len(made.only("AWS::ElastiCache::ServerlessCache")["SubnetIds"]) == 2
 
 
-@pytest.mark.parametrize("zones", ["", "us-east-1a", "us-east-1a,us-east-1a", "a,b", "us-east-1", 3,
-                                   "us-east-1a,us-east-1b,us-east-1c,us-east-1d"])
-def test_zones_that_are_refused(zones: object) -> None:
-    with pytest.raises(ExperimentError, match="two or three availability zones"):
-        zone_names(zones)
+def test_in_us_east_1_never_the_zone_that_lacks_lambda_whatever_its_letter(serverless: Assembly) -> None:
+    zones = _zones(serverless)
+    assert zones["Public"] == zones["Isolated"]
+    assert len(set(zones["Public"])) == 2
+    assert "use1-az3" not in zones["Public"]
 
 
 def test_isolated_means_no_way_out(serverless: Assembly) -> None:
     routes = serverless.resources("AWS::EC2::Route", "NitroNetwork")
-    assert len(routes) == 3
+    assert len(routes) == 2
     assert all("Public" in flat(route["Properties"]["RouteTableId"]) for route in routes.values())
     endpoints = serverless.resources("AWS::EC2::VPCEndpoint", "NitroNetwork").values()
     assert all("Isolated" in flat(table) for found in endpoints for table in found["Properties"]["RouteTableIds"])

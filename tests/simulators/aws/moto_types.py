@@ -73,6 +73,7 @@ from moto.ec2.models.internet_gateways import InternetGateway
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 from moto.ec2.models.route_tables import RouteTable
 from moto.ec2.models.security_groups import SecurityGroup
+from moto.ec2.models.subnets import Subnet
 from moto.ec2.models.vpcs import VPCEndPoint
 from moto.elasticache.exceptions import ElastiCacheException
 from moto.elasticache.models import ElastiCacheBackend
@@ -1185,6 +1186,16 @@ def _remove_gateway(call: Call, gateway: InternetGateway) -> None:
     call("DeleteInternetGateway", {"InternetGatewayId": gateway.id})
 
 
+def _create_subnet(cls: type[Subnet], name: str, template: Values, account_id: str, region: str, **known: Any) -> Any:
+    """Also finds a zone by its permanent id, which moto ignores."""
+    properties = template["Properties"]
+    if "AvailabilityZoneId" in properties:
+        zones = _caller("ec2", region)("DescribeAvailabilityZones", {"ZoneIds": [properties["AvailabilityZoneId"]]})
+        template = {**template, "Properties": {
+            **properties, "AvailabilityZone": zones["AvailabilityZones"][0]["ZoneName"]}}
+    return _own_subnet_creation(cls, name, template, account_id, region, **known)
+
+
 def _let_delete(model: type[CloudFormationModel], remove: Callable[[Call, Any], Any]) -> None:
     def delete(self: Any, account_id: str, region_name: str) -> None:
         _forgiving(lambda: remove(_caller("ec2", region_name), self))
@@ -1281,6 +1292,7 @@ _own_outputs = Stack.outputs.fget
 _own_block_device = Instance.add_block_device
 _own_description = CloudFormationBackend.describe_stacks
 _own_log_group_attribute = LogGroup.get_cfn_attribute
+_own_subnet_creation = Subnet.create_from_cloudformation_json.__func__
 _own_interfaces = EC2Backend.get_all_network_interfaces
 _own_stack_deletion = CloudFormationBackend.delete_stack
 _own_stack_resources = Stack.stack_resources.fget
@@ -1291,6 +1303,7 @@ _own_loading = ParameterDict._check_loading_status
 _register()
 _extend(SecurityGroup, "ec2", _replace_egress)
 _extend(FakeBucket, "s3", _set_bucket_up)
+Subnet.create_from_cloudformation_json = classmethod(_create_subnet)
 _let_delete(RouteTable, _remove_route_table)
 _let_delete(VPCEndPoint, _remove_endpoint)
 _let_delete(InternetGateway, _remove_gateway)
