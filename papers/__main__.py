@@ -86,14 +86,20 @@ class Section:
                 self.status + (", under audit" if self.name in audit.OBJECTIONS else "")]
 
 
+def template_of(name: str) -> Path:
+    return PAPERS / NAMES[name] / "figures" / f"{name}.md"
+
+
+def title_of(name: str) -> str:
+    return template_of(name).read_text().partition("\n")[0].removeprefix("## ")
+
+
 def section(name: str) -> Section:
     found, path = json.loads(results(name).read_text()), Path("..") / results(name).relative_to(ROOT)
-    facts = module(name).verdict(found["data"])
-    template = PAPERS / NAMES[name] / "figures" / f"{name}.md"
-    title = template.read_text().partition("\n")[0].removeprefix("## ")
+    facts, template = module(name).verdict(found["data"]), template_of(name)
     return Section(name, rendered(
         template, data=found["data"], text=text, texts=_texts, number=number,
-        picture=f"![{title}]({path.with_suffix('.png')})", origin=f"[Data]({path}).", **facts),
+        picture=f"![{title_of(name)}]({path.with_suffix('.png')})", origin=f"[Data]({path}).", **facts),
         facts["status"])
 
 
@@ -107,7 +113,8 @@ def pages() -> dict[Path, str]:
     heads, rows = ["figure", "what it shows", "verdict"], [one.row for one in sections.values()]
     found = {DOCUMENT: rendered(
         PAPERS / "figures.md", table=table([heads[0], heads[2]], [[row[0], row[2]] for row in rows]),
-        missing=[name for name in NAMES if name not in sections], sections=[one.text for one in sections.values()])}
+        missing=[f"{title_of(name)} (`{name}`)" for name in NAMES if name not in sections],
+        sections=[one.text for one in sections.values()])}
     for paper, names in FIGURES.items():
         readme = PAPERS / paper / "README.md"
         lines = [[*sections[name].row[:2], ", ".join(filter(None, (sections[name].status, audit.short(name))))]

@@ -5,8 +5,9 @@
 RLlib is in an environment of its own (benchmarks/peers/requirements.txt). --python names this project's interpreter.
 The command may be interrupted and repeated: it keeps finished runs. The artifact (commit 2c725a9) sets the batch, 512
 steps from each of 16 actors, and trains on all of it at once. All else are RLlib's defaults. Two of them are missing
-here: RLlib's standard deviation depends on the observation, and its value loss is clipped to 10. Evaluations take the
-likeliest actions.
+here: RLlib's standard deviation depends on the observation, and its value loss is clipped to 10. No arm has the initial
+weights of the artifact, whose RLlib 2.8 has its old API (normc), and this engine's Adam has ε = 1e-5 instead of 1e-8.
+Evaluations take the likeliest actions.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import torch
 from runtime.learner.fast.compiled import compiled
 
 EPSILON = 1e-5
+"""Added to the root of the squares' mean, as in stable-baselines3's PPO; torch and RLlib add 1e-8."""
 
 
 class Adam:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.drawing import BLUE, GREY, ORANGE, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.figures import trainings
-from papers.nitro.figures.trainings import LAST_ROUNDS, NITRO, PARTS, STATIC
+from papers.nitro.figures.trainings import NITRO, PARTS, STATIC
 
 ENVIRONMENTS = {"hopper": "Hopper", "walker2d": "Walker2d"}
 """Two of the paper's three MuJoCo environments. Twenty trainings of Humanoid would take more than an hour."""
@@ -25,10 +23,7 @@ def measure(algorithm: str, work: Path) -> dict[str, Any]:
 
 
 def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns, by environment, both arms' final returns, difference and ratio by seed, and Nitro's share of steps.
-
-    ``sooner`` is the difference at half the time that 16 actors take for all their rounds.
-    """
+    """Returns, by environment, both arms' final returns, difference and ratio by seed, and Nitro's share of steps."""
     found = {}
     for name, arms in data["runs"].items():
         pairs = list(zip(arms[NITRO], arms[STATIC], strict=True))
@@ -37,17 +32,8 @@ def gains(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
                 ("nitro", NITRO), ("static", STATIC))},
             "more": differences(arms[NITRO], arms[STATIC], trainings.final_return),
             "times": over_seeds(trainings.final_return(a) / trainings.final_return(b) for a, b in pairs),
-            "sooner": over_seeds(return_after(a, b["modelled_s"] / 2) - return_after(b, b["modelled_s"] / 2)
-                                 for a, b in pairs),
             "times_the_steps": over_seeds(a["env_steps_total"] / b["env_steps_total"] for a, b in pairs)}
     return found
-
-
-def return_after(run: dict[str, Any], seconds: float) -> float:
-    """Returns the mean return of the last rounds that had ended by then, in modelled seconds."""
-    ended = int(np.searchsorted(np.cumsum(run["rows"]["modelled_round_s"]), seconds, side="right"))
-    returns = [one for one in run["rows"]["episode_return_mean"][max(0, ended - LAST_ROUNDS):ended] if one is not None]
-    return float(np.mean(returns)) if returns else 0.0
 
 
 def savings(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -76,9 +62,12 @@ def draw(data: dict[str, Any]) -> Any:
 
 
 def verdict(data: dict[str, Any]) -> dict[str, Any]:
+    """Judges the final returns.
+
+    The claim of faster learning stays open: the detector's and learner's times are those of a CPU, and billed as a GPU.
+    """
     found = gains(data)
-    return {"gains": found, "status": status(
-        excludes(one[claim]) == 1 for one in found.values() for claim in ("more", "sooner"))}
+    return {"gains": found, "status": status([False, *(excludes(one["more"]) == 1 for one in found.values())])}
 
 
 def draw_bills(data: dict[str, dict[str, Any]]) -> Any:
