@@ -120,7 +120,7 @@ def needs(made: Assembly, name: str) -> set[str]:
 @pytest.mark.parametrize(("kind", "cache"), [("serverless", "ServerlessCache"), ("node", "ReplicationGroup")])
 def test_if_aws_refuses_their_rights_neither_cache_nor_instance_was_begun(
         synthesise: Synthesise, kind: str, cache: str) -> None:
-    """Key rules such as %R~ are not proven on ElastiCache."""
+    """Their access strings are not proven on ElastiCache."""
     made = synthesise(cache=kind)
     users = set(made.resources("AWS::ElastiCache::User"))
     assert len(users) == 2
