@@ -17,6 +17,7 @@ from constructs import Construct
 
 from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT, SERVERLESS_CACHE_PORT
 from stacks.acknowledgements import acknowledge_wildcard
+from stacks.arns import arn_of
 from stacks.logs import make_log_group
 from stacks.organisation import OwnNetwork
 
@@ -60,14 +61,15 @@ class NetworkStack(Stack):
         """
         super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
         self.is_own = own is not None
-        self.interfaces_role = self._make_interfaces_role()
         if own is not None:
             # Only its id is used.
             self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
                 self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())])
             self.learner_subnets = list(own.subnets)
+            self.interfaces_role = self._make_interfaces_role()
             return
         self._make_vpc(FIT_ZONES.get(region, ()))
+        self.interfaces_role = self._make_interfaces_role()
         self._add_flow_log()
         self._add_endpoint(results_bucket)
         self.actors = self._make_actors_group()
@@ -120,10 +122,14 @@ class NetworkStack(Stack):
     def _make_interfaces_role(self) -> iam.Role:
         role = iam.Role(self, "Interfaces", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
                         description="Lets Lambda delete network interfaces that no function uses any more")
-        role.add_to_policy(iam.PolicyStatement(sid="Interfaces", resources=["*"], actions=[
-            "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"]))
-        acknowledge_wildcard(role, "*", "Lambda makes these interfaces, and their names with them; a function that has "
-                             "this role is barred from running")
+        role.add_to_policy(iam.PolicyStatement(
+            sid="FindInterfaces", actions=["ec2:DescribeNetworkInterfaces"], resources=["*"]))
+        role.add_to_policy(iam.PolicyStatement(
+            sid="Interfaces", actions=["ec2:DeleteNetworkInterface"], resources=[arn_of("ec2", "network-interface/*")],
+            conditions={"ArnEquals": {"ec2:Vpc": arn_of("ec2", f"vpc/{self.vpc.vpc_id}")}}))
+        acknowledge_wildcard(role, "*", "DescribeNetworkInterfaces knows no resources")
+        acknowledge_wildcard(role, "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*",
+                             "Lambda makes these interfaces, and their names with them; only those in this VPC")
         CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)
         return role
 

@@ -46,6 +46,7 @@ PHASES = {"BOOT_IMAGE_LIMIT_S": "image", "BOOT_ACTORS_LIMIT_S": "first actors"}
 The guard limits the phases before them. The phase *machine* has only CloudFormation's timeout, the sum of all phases,
 so that an instance that arrives late still gets its time.
 """
+DNS_PORT = 53
 ROOT_DEVICE = "/dev/xvda"
 """Root device of Amazon Linux's images."""
 
@@ -106,10 +107,12 @@ class Learner(Construct):
                         description="What the learner may do")
         grant_run(role, plan, results, self._files)
         for statement in (*_image_statements(self._image), log_statement(self.log_group), *self._life_statements(),
-                          _session_statement()):
+                          *_session_statements()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
                              "namespace) and Session Manager's messages know no resources")
+        acknowledge_wildcard(role, "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:instance/*",
+                             "Session Manager's agent reports its instance, whose name is drawn when it starts")
         acknowledge_wildcard(
             role, f"arn:<AWS::Partition>:autoscaling:<AWS::Region>:<AWS::AccountId>:{self._group_resource}",
             "Its own group: the identifier before the name is drawn by AWS when the group is made")
@@ -249,6 +252,10 @@ def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) 
     group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
                               description="Nitro learner: out to the cache and AWS")
     group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "AWS")
+    if network.is_own:
+        # Security groups let Amazon's name servers through, but not those of an organisation.
+        for port in (ec2.Port.udp(DNS_PORT), ec2.Port.tcp(DNS_PORT)):
+            group.add_egress_rule(ec2.Peer.any_ipv4(), port, "name servers")
     if cache.port is None:
         return group
     port = ec2.Port.tcp(cache.port)
@@ -287,12 +294,14 @@ def _image_statements(image: ecr_assets.DockerImageAsset) -> list[iam.PolicyStat
     ]
 
 
-def _session_statement() -> iam.PolicyStatement:
+def _session_statements() -> list[iam.PolicyStatement]:
     """Returns the rights of Session Manager's agent, which provides a shell without an open port or a key."""
-    return iam.PolicyStatement(
-        sid="SessionManager", resources=["*"],
-        actions=["ssm:UpdateInstanceInformation", *(f"ssmmessages:{action}" for action in (
-            "CreateControlChannel", "CreateDataChannel", "OpenControlChannel", "OpenDataChannel"))])
+    return [
+        iam.PolicyStatement(sid="SessionAgent", actions=["ssm:UpdateInstanceInformation"],
+                            resources=[arn_of("ec2", "instance/*")]),
+        iam.PolicyStatement(sid="SessionManager", resources=["*"], actions=[f"ssmmessages:{action}" for action in (
+            "CreateControlChannel", "CreateDataChannel", "OpenControlChannel", "OpenDataChannel")]),
+    ]
 
 
 def _instances_policy(

@@ -78,6 +78,8 @@ def test_in_a_network_that_is_there_nothing_has_a_public_address(
     assert made.only("AWS::AutoScaling::AutoScalingGroup")["VPCZoneIdentifier"] == SUBNETS
     group = made.only("AWS::EC2::SecurityGroup")
     assert (group["VpcId"], "SecurityGroupIngress" in group) == (NETWORK["vpc"], False)
+    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in group["SecurityGroupEgress"]] == [
+        ("tcp", 443, 443), ("udp", 53, 53), ("tcp", 53, 53)], "its name servers may be the organisation's"
     assert not any("VpcConfig" in one["Properties"] for one in made.resources("AWS::Lambda::Function").values())
 
 

@@ -43,8 +43,9 @@ FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups already exist."""
 DOCKER_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """Docker's documentation of the awslogs driver, "Credentials". It makes a group only if awslogs-create-group is set."""
-SESSION = ("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
+SESSION = ("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
            "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel")
+SESSION_AGENT = "ssm:UpdateInstanceInformation"
 """Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
 FLOW_LOGS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
 """VPC User Guide, "IAM role for publishing flow logs to CloudWatch Logs", without making and finding groups: CDK's."""
@@ -52,7 +53,6 @@ IMAGE_PULL = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 """AmazonEC2ContainerRegistryPullOnly, without GetAuthorizationToken, which the script asks for."""
 WITHOUT_RESOURCES = {
     **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
-    "ssm:UpdateInstanceInformation": "the instance is not known before it starts",
 }
 """Actions that IAM can limit to resources but that are needed on all of them, with the reasons."""
 OTHER = "other"
@@ -114,9 +114,9 @@ class Role:
             wanted = {need.resource for need in self.needs if need.action == action}
             if "*" not in wanted:
                 fitting = [arn for arn in universe if any(one.fullmatch(arn) for one in resource_patterns(action))]
-                # Tags belong to the resource.
+                # Tags and the network belong to the resource.
                 context = {key: value for need in self.needs if need.action == action
-                           for key, value in need.context.items() if not key.startswith("aws:ResourceTag/")}
+                           for key, value in need.context.items() if not key.startswith(("aws:ResourceTag/", "ec2:Vpc"))}
                 self.leaks += [Request(action, arn, context) for arn in (*fitting, *foreign_arns(action))
                                if arn not in wanted]
             self.leaks += [Request(action, arn, context) for arn in wanted for context in contexts.get(action, [])]
@@ -201,6 +201,8 @@ def learner(account: Account) -> Role:
         role.need(action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}"))
     for action in SESSION:
         role.need(action)
+    # Its own instance is not known before it starts, so it may report any.
+    role.need(SESSION_AGENT, _arn("ec2", "instance/elses"))
     _keep_run_out(role)
     return role
 
@@ -339,9 +341,11 @@ def _interfaces_role(account: Account) -> str:
 def interfaces(account: Account) -> Role:
     """The role of a function that has left the network, with which Lambda deletes its network interfaces."""
     role = Role(account, _interfaces_role(account))
-    for action in ("ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces"):
-        role.need(action)
-    role.keep_out({})
+    role.need("ec2:DescribeNetworkInterfaces")
+    vpc = account.text(NETWORK_STACK, {"Ref": next(iter(account.resources("AWS::EC2::VPC", NETWORK_STACK)))})
+    role.need("ec2:DeleteNetworkInterface", _arn("ec2", "network-interface/eni-0123"), {
+        "ec2:Vpc": (_arn("ec2", f"vpc/{vpc}"),)})
+    role.keep_out({"ec2:DeleteNetworkInterface": [{"ec2:Vpc": (_arn("ec2", "vpc/vpc-elses"),)}, {}]})
     return role
 
 
