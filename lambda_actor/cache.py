@@ -15,8 +15,8 @@ transaction, and reads no more than a trajectory may have.
 Actors run foreign code, so learner and actors are different users of the server. A hostile actor can store junk, which
 is never read and expires. At worst it fills the server's memory, and the run fails within its budget. It can store a
 false trajectory under its own invocation id, or under another's, which it can guess, and overwrite the weights and
-episodes that other actors of the run read. It cannot stop the run, because the stop key only counts with the stop word. Actors know its SHA-256. The word itself is in the learner's memory and in
-the ledger, from where the guard sends it.
+episodes that other actors of the run read. It cannot stop the run, because the stop key only counts with the stop word.
+Actors know its SHA-256. The word itself is in the learner's memory and in the ledger, from where the guard sends it.
 
 On one machine, actors are processes of the same user, and the server has no users of its own.
 """
@@ -44,7 +44,7 @@ ACTOR_RIGHTS = "on ~{*}:weights:* ~{*}:episode:* ~{*}:trajectory:* ~{*}:stop -@a
 """The actors' rights: they read weights and episodes, and store trajectories.
 
 ElastiCache's access control is that of Redis 6, where a key is for reading and writing. So a hostile actor may also
-overwrite weights and episodes of its own run, and read trajectories: other actors of the round then play another policy.
+overwrite weights and episodes of its own run, and read trajectories: the round's other actors then play another policy.
 Actors may write the stop key, because the guard stops them through one of them. Without the run's stop word that has no
 effect.
 """

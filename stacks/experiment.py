@@ -51,7 +51,8 @@ class ExperimentStack(Stack):
             learner = Coordinator(self, "Learner", plan=plan, results=results, guard=guard, actor=actor)
             outputs = {MACHINE_OUTPUT: learner.machine.state_machine_arn}
         if learner is not None:
-            dashboard = Dashboard(self, "Dashboard", plan=plan, function=actor.function if actor else None)
+            dashboard = Dashboard(self, "Dashboard", plan=plan, reports=guard.reports,
+                                  function=actor.function if actor else None)
             outputs |= {"ResultsBucket": results.bucket.bucket_name, "ResultsPrefix": plan.prefix,
                         "DashboardUrl": dashboard.url, "LearnerLogs": learner.log_group.log_group_name}
         for name, value in {

@@ -127,7 +127,7 @@ class NetworkStack(Stack):
         role.add_to_policy(iam.PolicyStatement(
             sid="Interfaces", actions=["ec2:DeleteNetworkInterface"], resources=[arn_of("ec2", "network-interface/*")],
             conditions={"ArnEquals": {"ec2:Vpc": arn_of("ec2", f"vpc/{self.vpc.vpc_id}")}}))
-        acknowledge_wildcard(role, "*", "DescribeNetworkInterfaces knows no resources")
+        acknowledge_wildcard(role, "*", "IAM knows no resources of DescribeNetworkInterfaces")
         acknowledge_wildcard(role, "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*",
                              "Lambda makes these interfaces, and their names with them; only those in this VPC")
         CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)

@@ -49,7 +49,7 @@ _ZONE_PASSAGES = {"learner": 1, "node": 2}
 serverless cache has endpoints behind which zones are free, and without a cache Lambda carries the bytes."""
 
 
-WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 6 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
+WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 4 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
 """Hourly cost of a deployment's CloudWatch metrics, dashboard and alarms, of its images with CUDA, and of a request
 with metrics each minute. List prices of us-east-1, 2026-11-20. The ten metrics, three dashboards and ten alarms that
 are free in each account are not deducted, since others may use them."""

@@ -145,8 +145,9 @@ class Coordinator(Construct):
 
     def _make_machine(self) -> sfn.StateMachine:
         plan = self._plan
-        role = iam.Role(self, "MachineRole", assumed_by=iam.ServicePrincipal("states.amazonaws.com", conditions={
-                            "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}), description="What the state machine may do")
+        role = iam.Role(self, "MachineRole", description="What the state machine may do",
+                        assumed_by=iam.ServicePrincipal("states.amazonaws.com", conditions={
+                            "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}))
         role.add_to_policy(iam.PolicyStatement(
             sid="Leg", actions=["lambda:InvokeFunction"], resources=[self.function.function_arn]))
         role.add_to_policy(iam.PolicyStatement(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from aws_cdk import Aws, Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from runtime.names import METRIC_NAMESPACE
@@ -12,23 +14,26 @@ from runtime.sampling.failures import Patience
 from stacks.plan import Plan
 
 MINUTE = Duration.minutes(1)
-SILENCE = Duration.minutes(5)
-SILENT_PERIODS = 6
-"""Half an hour without a round."""
+FAILING = Duration.minutes(5)
 SPENT_SHARE = 0.9
 _WIDTH = 12
 
 
 class Dashboard(Construct):
-    """A page of graphs, and alarms. Their names contain the experiment and the run.
+    """A page of graphs, and alarms that notify the subscribers of the guard's reports.
+
+    An alarm is for what somebody should act on while the run goes on. The guard itself reports a run that is silent.
 
     Attributes:
         url: The dashboard's address.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, function: lambda_.IFunction | None) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, plan: Plan, reports: sns.ITopic,
+        function: lambda_.IFunction | None,
+    ) -> None:
         super().__init__(scope, construct_id)
-        self._plan = plan
+        self._plan, self._action = plan, cloudwatch_actions.SnsAction(reports)
         page = cloudwatch.Dashboard(self, "Page", dashboard_name=plan.stack_name)
         page.add_widgets(
             self._graph("Return", "EpisodeReturn", "EvaluationReturn"),
@@ -40,7 +45,7 @@ class Dashboard(Construct):
         )
         self.url = (f"https://{Aws.REGION}.console.aws.amazon.com/cloudwatch/home?region={Aws.REGION}"
                     f"#dashboards/dashboard/{plan.stack_name}")
-        self._add_alarms(function)
+        self._add_alarms()
 
     def _metric(self, name: str, statistic: str = "Average", period: Duration = MINUTE) -> cloudwatch.Metric:
         return cloudwatch.Metric(
@@ -64,28 +69,21 @@ class Dashboard(Construct):
                   function.metric("ProvisionedConcurrencySpilloverInvocations", statistic="Sum", period=MINUTE)],
             right=[function.metric("ConcurrentExecutions", statistic="Maximum", period=MINUTE)])
 
-    def _add_alarms(self, function: lambda_.IFunction | None) -> None:
-        experiment = self._plan.experiment
-        if function is not None:
-            self._alarm("Throttles", function.metric_throttles(period=MINUTE), 0,
-                        "Actors were refused: the account's concurrency is too small, or others use it")
+    def _add_alarms(self) -> None:
         failures = cloudwatch.MathExpression(
-            expression="100 * failed / actors", label="failed actors, %", period=SILENCE,
-            using_metrics={"failed": self._metric("ActorsFailed", "Sum", SILENCE),
-                           "actors": self._metric("Actors", "Sum", SILENCE)})
+            expression="100 * failed / actors", label="failed actors, %", period=FAILING,
+            using_metrics={"failed": self._metric("ActorsFailed", "Sum", FAILING),
+                           "actors": self._metric("Actors", "Sum", FAILING)})
         self._alarm("ActorFailures", failures, round(100 * (1 - Patience.quorum), 6),
                     "More actors fail than a round's quorum can bear")
-        self._alarm("Spending", self._metric("SpentUsd", "Maximum"), SPENT_SHARE * experiment.budget.usd,
+        self._alarm("Spending", self._metric("SpentUsd", "Maximum"), SPENT_SHARE * self._plan.experiment.budget.usd,
                     f"{SPENT_SHARE:.0%} of the budget is spent")
-        self._alarm("BootFailures", self._metric("BootFailures", "Sum"), 0, "A learner did not come up")
-        cloudwatch.Alarm(
-            self, "Silence", metric=self._metric("RoundSeconds", "SampleCount", SILENCE), threshold=1,
-            evaluation_periods=SILENT_PERIODS, comparison_operator=cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
-            treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
-            alarm_description="No round was finished for half an hour: the run has ended, or hangs")
+        if self._plan.has_instance:
+            self._alarm("BootFailures", self._metric("BootFailures", "Sum"), 0, "A learner did not come up")
 
     def _alarm(self, name: str, metric: cloudwatch.IMetric, threshold: float, description: str) -> None:
         cloudwatch.Alarm(
             self, name, metric=metric, threshold=threshold, evaluation_periods=1,
             comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING, alarm_description=description)
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING, alarm_description=description,
+        ).add_alarm_action(self._action)

@@ -185,8 +185,8 @@ class Learner(Construct):
         # A learner that has not reported by then fails the deployment, and CloudFormation rolls it back.
         group.cfn_options.creation_policy = CfnCreationPolicy(
             resource_signal=CfnResourceSignal(count=1, timeout=f"PT{plan.start.instance_limit_s:.0f}S"))
-        acknowledge(group, "AS3", "Messages are not needed: CloudFormation waits for the first launch, alarms watch "
-                    "for launches that fail and for silence, and the group's activities are kept by AWS")
+        acknowledge(group, "AS3", "Messages are not needed: CloudFormation waits for the first launch, an alarm "
+                    "watches for launches that fail, the guard for silence, and AWS keeps the group's activities")
         acknowledge(group, "EC26", "The rule cannot read a launch template; its one volume is encrypted")
         return group
 

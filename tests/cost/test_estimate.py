@@ -14,7 +14,7 @@ from stacks.plan import expected_cost
 
 ROOT = Path(__file__).resolve().parents[2]
 VOLUME_100_GIB, ADDRESS, SERVERLESS, UPLOADS = 100 * 0.08 / 730, 0.005, 0.1 * 0.084, 360 * 12 * 0.005e-3
-WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
+WATCHED = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
 """Metrics, dashboard, alarms and images; see tests/cost/test_meter.py."""
 """Dollars per hour."""
 

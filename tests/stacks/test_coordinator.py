@@ -47,6 +47,12 @@ def test_both_functions_are_of_the_learner_image(made: Assembly) -> None:
     assert "ReservedConcurrentExecutions" not in coordinator
 
 
+def test_only_this_accounts_state_machines_have_its_rights(made: Assembly) -> None:
+    (trust,) = [one["Properties"]["AssumeRolePolicyDocument"]["Statement"] for name, one in made.resources(
+        "AWS::IAM::Role").items() if "MachineRole" in name]
+    assert [one["Condition"] for one in trust] == [{"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}]
+
+
 def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assembly) -> None:
     machine = made.only("AWS::StepFunctions::StateMachine")
     assert (machine["StateMachineName"], machine["StateMachineType"]) == (f"{STACK}-coordinator", "STANDARD")

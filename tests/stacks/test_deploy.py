@@ -44,7 +44,7 @@ learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 
 cache: {kind: node}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
-WATCHED = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
+WATCHED = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
 LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""

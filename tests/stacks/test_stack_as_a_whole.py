@@ -16,11 +16,14 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.model import WATCHED_USD_PER_HOUR
 from runtime.guard.check import CHECK_TYPE
 from runtime.guard.stacks import read_deployment
-from runtime.names import METRIC_NAMESPACE
+from runtime.names import GUARD_STACK, METRIC_NAMESPACE
 from stacks.assembly import make_app
 from stacks.plan import expected_cost
 from tests.helpers import ROOT
-from tests.stacks.conftest import NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
+from tests.stacks.conftest import KINDS, NAME, RUN, SETTINGS, STACK, Assembly, Synthesise, experiment_text, flat
+from tests.stacks.iam.account import Account
+from tests.stacks.iam.database import ACCOUNT
+from tests.stacks.iam.policies import Request, is_allowed, read_statement
 
 NOT_TAGGABLE = {
     "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::LaunchTemplate", "AWS::CloudWatch::Dashboard",
@@ -97,10 +100,10 @@ def test_it_holds_nothing_but_what_it_is_known_to_hold(each_kind: Assembly) -> N
     costly = {kind: count for kind, count in counts.items() if not kind.startswith(("AWS::IAM", "AWS::EC2::Security"))}
     found = {kind: count for kind, count in costly.items() if not kind.startswith("AWS::ElastiCache")}
     if "AWS::Lambda::Function" not in counts:
-        assert costly == {**COMMON, "AWS::Logs::LogGroup": 1, "AWS::CloudWatch::Alarm": 4}
+        assert costly == {**COMMON, "AWS::Logs::LogGroup": 1, "AWS::CloudWatch::Alarm": 3}
         return
     assert found == {**COMMON, "AWS::Lambda::Function": 1, "AWS::Lambda::Version": 1, "AWS::Lambda::Alias": 1,
-                     "AWS::Lambda::EventInvokeConfig": 1, "AWS::Logs::LogGroup": 2, "AWS::CloudWatch::Alarm": 5}
+                     "AWS::Lambda::EventInvokeConfig": 1, "AWS::Logs::LogGroup": 2, "AWS::CloudWatch::Alarm": 3}
 
 
 def test_what_cloudwatch_keeps_is_what_is_counted(serverless: Assembly) -> None:
@@ -140,7 +143,7 @@ def test_every_metric_that_is_shown_or_watched_is_sent(serverless: Assembly) -> 
                 assert metric["Dimensions"] == [{"Name": "Experiment", "Value": NAME}, {"Name": "Run", "Value": RUN}]
     sent = set(metrics.METRICS) | SENT_BY_THE_BOOT_SCRIPT
     assert {"EpisodeReturn", "Actors", "ConvexityRatio", "SpentUsd", "RoundSeconds"} <= shown <= sent
-    assert watched == {"Actors", "ActorsFailed", "SpentUsd", "RoundSeconds", "BootFailures"}
+    assert watched == {"Actors", "ActorsFailed", "SpentUsd", "BootFailures"}
     assert watched <= sent
 
 
@@ -159,17 +162,31 @@ def test_what_raises_an_alarm(serverless: Assembly) -> None:
         found[re.match(r"Dashboard([A-Za-z]+?)(?=[0-9A-F]{8}$)", name)[1]] = (
             properties.get("MetricName", "share"), properties["ComparisonOperator"], properties["Threshold"],
             properties["EvaluationPeriods"], properties["TreatMissingData"])
-    over, under = "GreaterThanThreshold", "LessThanThreshold"
+    over = "GreaterThanThreshold"
     assert found == {
-        "Throttles": ("Throttles", over, 0, 1, "notBreaching"),
         "ActorFailures": ("share", over, 5, 1, "notBreaching"),
         "Spending": ("SpentUsd", over, 0.9, 1, "notBreaching"),
         "BootFailures": ("BootFailures", over, 0, 1, "notBreaching"),
-        "Silence": ("RoundSeconds", under, 1, 6, "breaching"),
     }
-    (silence,) = [alarm["Properties"] for name, alarm in serverless.resources("AWS::CloudWatch::Alarm").items()
-                  if "Silence" in name]
-    assert (silence["Period"], silence["Statistic"]) == (300, "SampleCount")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "function", "external"])
+def test_every_alarm_notifies_the_guards_topic_which_lets_cloudwatch_publish(
+    synthesise: Synthesise, kind: str
+) -> None:
+    account = Account(synthesise(cache=kind))
+    (topic,) = [arn for arn in account.arns(GUARD_STACK) if ":sns:" in arn]
+    actions = {f"{stack} {name}": [account.text(stack, one) for one in alarm["Properties"].get("AlarmActions", [])]
+               for stack in account.templates
+               for name, alarm in account.resources("AWS::CloudWatch::Alarm", stack).items()}
+    assert actions == dict.fromkeys(actions, [topic])
+    assert len(actions) == 2 + {"function": 2, "external": 0}.get(kind, 3)
+    (policy,) = account.resources("AWS::SNS::TopicPolicy", GUARD_STACK).values()
+    asked = Request("sns:Publish", topic, {"aws:SourceAccount": (ACCOUNT,), "aws:SecureTransport": ("true",)})
+    admitted = [read_statement(one, lambda value: account.text(GUARD_STACK, value))
+                for one in policy["Properties"]["PolicyDocument"]["Statement"]
+                if one["Principal"] in ("*", {"AWS": "*"}, {"Service": "cloudwatch.amazonaws.com"})]
+    assert is_allowed(admitted, asked)
 
 
 # External rules

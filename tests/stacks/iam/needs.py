@@ -61,6 +61,8 @@ REHEARSED = "Nitro-hopper"
 """The stack of rehearsals."""
 _OF_THE_CALLER = ("aws:PrincipalAccount", "lambda:SourceFunctionArn")
 """Keys about the caller, not the request."""
+_OF_THE_RESOURCE = ("aws:ResourceTag/", "ec2:Vpc")
+"""Keys about the resource: tags, and the network."""
 
 
 @cache
@@ -114,9 +116,8 @@ class Role:
             wanted = {need.resource for need in self.needs if need.action == action}
             if "*" not in wanted:
                 fitting = [arn for arn in universe if any(one.fullmatch(arn) for one in resource_patterns(action))]
-                # Tags and the network belong to the resource.
                 context = {key: value for need in self.needs if need.action == action
-                           for key, value in need.context.items() if not key.startswith(("aws:ResourceTag/", "ec2:Vpc"))}
+                           for key, value in need.context.items() if not key.startswith(_OF_THE_RESOURCE)}
                 self.leaks += [Request(action, arn, context) for arn in (*fitting, *foreign_arns(action))
                                if arn not in wanted]
             self.leaks += [Request(action, arn, context) for arn in wanted for context in contexts.get(action, [])]
