@@ -18,7 +18,7 @@ class ImpactSettings(AlgorithmSettings):
 
     minibatch_steps: Count = Field(
         512, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
-    learning_rate: Positive = Field(5e-4, description="Adam's step size")
+    learning_rate: Positive = Field(5e-4, description="Adam's step size, with ε = 1e-5")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
     clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(

@@ -24,7 +24,7 @@ class AlgorithmSettings(Section):
     is_off_policy: ClassVar[bool] = False
     has_truncated_loss: ClassVar[bool] = False
 
-    learning_rate: Positive = Field(3e-4, description="Adam's step size")
+    learning_rate: Positive = Field(3e-4, description="Adam's step size, with ε = 1e-5")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         "constant", description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
     discount: Share = Field(0.99, description="γ, per step")
