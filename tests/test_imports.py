@@ -42,7 +42,7 @@ def loaded_after(code: str) -> set[str]:
     script = code + "\nimport json, sys\nprint('\\nLOADED', json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSTARTUP"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, timeout=120, check=False)
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.rpartition("LOADED")[2]))
 

@@ -81,7 +81,7 @@ def entries(asked: list[str]) -> set[Path]:
 def run(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run([environment / "bin" / words[0], *words[1:]], cwd=cwd, env=variables, check=False,
-                          capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True)
 
 
 def test_cartpole_is_trained_and_its_policy_acts(environment: Path, tmp_path: Path) -> None:

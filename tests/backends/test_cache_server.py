@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -10,9 +11,11 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -228,7 +231,6 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
         temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server",
                      "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
-    monkeypatch.setattr(runtime.backends.cache_server, "START_TIMEOUT_S", 1.0)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
         EmbeddedServer()
@@ -239,7 +241,6 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
 def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = script(tmp_path / "bin", "valkey-server", "")
     program.write_bytes(b"\x7fELF not really")
-    monkeypatch.setattr(runtime.backends.cache_server, "START_TIMEOUT_S", 1.0)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="valkey-server") as caught:
         EmbeddedServer()
@@ -248,12 +249,18 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
 
 
 def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 600")
-    monkeypatch.setattr(runtime.backends.cache_server, "START_TIMEOUT_S", 1.0)
+    program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 9000")
+    pid, seen = tmp_path / "pid", itertools.count(0.0, 10.0)
+
+    def monotonic() -> float:
+        """Advances once the program runs."""
+        return next(seen) if pid.exists() and pid.read_text() else 0.0
+
+    monkeypatch.setattr(runtime.backends.cache_server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="does not start"):
         EmbeddedServer()
-    assert not is_alive(int((tmp_path / "pid").read_text()))
+    assert not is_alive(int(pid.read_text()))
     assert list(temporary.iterdir()) == []
 
 

@@ -20,7 +20,7 @@ from benchmarks.gpu.parts import PARTS, Bench
 from runtime.config.loading import load_experiment
 from runtime.gmi.devices import Machine, parse_gpus
 from tests.gmi.nvidia_smi import H100
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE_S, ROOT
 
 ACTIVITY = """
 # gpu    pwr  gtemp  mtemp     sm    mem     fb  gract smutil  smocc
@@ -67,7 +67,7 @@ def monitored(monkeypatch: pytest.MonkeyPatch, ask: Any, calls: int) -> card.Mon
 
     monkeypatch.setattr(card, "ask", answer)
     monitor = card.Monitor(0)
-    assert enough.wait(60)
+    assert enough.wait(PATIENCE_S)
     return monitor
 
 
@@ -237,7 +237,7 @@ def test_a_backend_that_is_not_possible_is_not_measured(machine: Machine, backen
     ("raise ValueError('no such game')", "ValueError: no such game"), ("import time; time.sleep(60)", "more than 0 s")])
 def test_a_program_that_fails_or_takes_too_long_is_not_measured(code: str, reason: str) -> None:
     with pytest.raises(NotMeasuredError, match=reason):
-        parts.said_by([sys.executable, "-S", "-c", code], 0.4 if "sleep" in code else 60.0)
+        parts.said_by([sys.executable, "-S", "-c", code], 0.4 if "sleep" in code else PATIENCE_S)
 
 
 # The page

@@ -78,7 +78,7 @@ def test_actors_import_from_where_the_script_does(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     ran = subprocess.run([sys.executable, script], cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                         capture_output=True, text=True, timeout=120, check=False)
+                         capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "2\n"), ran.stderr
 
 

@@ -138,5 +138,5 @@ def test_a_table_is_read_without_large_libraries() -> None:
     code = ("import sys\nfrom runtime.cost.prices import PRICES, prices_from_json, prices_to_json\n"
             "prices_from_json(prices_to_json(PRICES))\n"
             "print({'boto3', 'botocore', 'torch', 'numpy', 'yaml'} & {*sys.modules})")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from tests.simulators.rehearsal.functions import MeteredEndpoint
 from tests.simulators.rehearsal.rehearsal import Rehearsal
 from tests.simulators.rehearsal.scenarios import rehearse
 from tests.stacks.iam import decisions
 
 
-def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Otherwise it plays a hundred rounds, each like the others.
-    monkeypatch.setattr(MeteredEndpoint, "travel_s", 1.0)
-    result = rehearse("budget", tmp_path, step_s=1.0)
+def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path: Path) -> None:
+    result = rehearse("budget", tmp_path)
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
     # Actors call AWS only if the learner serves the cache: they read its password.

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from runtime.backends.cache_server import EmbeddedServer
-from tests.helpers import ROOT, command, events, overrides, results_only, rounds, wait_for
+from tests.helpers import PATIENCE_S, ROOT, command, events, overrides, results_only, rounds, wait_for
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def train_beside(server: EmbeddedServer, experiment: Path, out: Path, meddle) ->
 
     thread = threading.Thread(target=watch)
     thread.start()
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=PATIENCE_S)
     thread.join()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 

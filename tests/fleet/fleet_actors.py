@@ -21,7 +21,7 @@ from tests.helpers import PATIENCE_S, wait_for
 STEPS = 16
 ENDLESS_STEPS = 1_000_000
 MODULE = "tests.fleet_environments"
-GENEROUS_S = 60.0
+GENEROUS_S = float(PATIENCE_S)
 MakeFleet = Callable[[int, float], Fleet]
 
 
@@ -47,12 +47,16 @@ class Actors:
                 "preprocessing": "auto",
                 "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
 
-    def start(self, *environments: str, **changed: Any) -> list[str]:
-        """Starts one actor in each environment; returns their ids."""
+    def start(self, *environments: str, limit_s: float | None = None, **changed: Any) -> list[str]:
+        """Starts one actor in each environment; returns their ids.
+
+        Args:
+            limit_s: The first one's own time limit.
+        """
         invocations = []
         for environment in environments:
             event = self.event(environment, self._count, **changed)
-            invocations.append(Invocation(event["invocation_id"], event))
+            invocations.append(Invocation(event["invocation_id"], event, limit_s=None if invocations else limit_s))
             self._count += 1
         ids = [invocation.invocation_id for invocation in invocations]
         self.cache.expect(ids)

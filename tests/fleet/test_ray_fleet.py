@@ -37,7 +37,7 @@ from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind`
     test_what_an_environment_prints_disturbs_nothing,
     test_what_the_handler_refuses_comes_back_in_words,
 )
-from tests.helpers import SMALL_EXPERIMENT, events, overrides, rounds, summary, train
+from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT, events, overrides, rounds, summary, train
 
 CPUS = 2
 SAME = ("env_steps_total", "episode_return_mean", "policy_loss", "value_loss", "entropy", "kl")
@@ -145,7 +145,7 @@ except FleetError as error:
 """
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300.0, env={
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, env={
             **os.environ, "RAY_TMPDIR": place, "RAY_AUTH_MODE": "disabled",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "1"})
     finally:

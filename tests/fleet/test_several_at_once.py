@@ -149,18 +149,17 @@ def test_an_actor_that_ends_its_process_costs_its_own_trajectory_only(
 
 
 def test_an_actor_that_hangs_is_ended_and_costs_its_own_trajectory_only(warm_actors, sent: Sent):
-    actors = warm_actors(together=2, timeout_s=3.0)
+    actors = warm_actors(together=2)
     actors.fleet._processes[0].alone_s = 0.1
-    hanging, other = actors.run("hanging", "steady")
+    hanging, other = actors.run("hanging", "steady", limit_s=1.0)
     assert (hanging.status, other.status) == ("timeout", "ok")
-    assert hanging.error == "timed out after 3 s"
-    assert hanging.billed_s == pytest.approx(3.0, abs=0.002)
-    assert other.billed_s < 3.0
+    assert hanging.error == "timed out after 1 s"
+    assert hanging.billed_s >= 1.0
     assert sizes(sent) == [1, 1, 2]
 
 
 @pytest.mark.parametrize(("alone_s", "expected"), [
-    (GENEROUS_S / 2, [1, 3]), (14.0, [2, 2]), (10.0, [1, 3]), (7.0, [4])])
+    (GENEROUS_S / 2, [1, 3]), (GENEROUS_S / 4.2, [2, 2]), (GENEROUS_S / 6, [1, 3]), (GENEROUS_S / 8.5, [4])])
 def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
         warm_actors, sent: Sent, alone_s: float, expected: list[int]):
     """A slow environment gains nothing from batches, and the limit of one invocation ends all of them."""

@@ -113,7 +113,7 @@ def _daemon(pipes: Path) -> int:
             if verb == "client":
                 answer = _objection(dict(os.environ), json.loads(rest))
                 if not answer:
-                    server = server or subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=2)
+                    server = server or subprocess.Popen(["sleep", "9000"], start_new_session=True, stdout=2)
                     answer = str(server.pid)
             if verb == "quit":
                 if server:

@@ -19,7 +19,7 @@ from stable_baselines3 import DQN, PPO  # noqa: E402
 
 from nitro_rl import ActorPool, RunError  # noqa: E402
 from nitro_rl.integrations import sb3  # noqa: E402
-from tests.helpers import ROOT  # noqa: E402
+from tests.helpers import PATIENCE_S, ROOT  # noqa: E402
 from tests.integrations.replayed import recorded  # noqa: E402
 
 MASKED = "tests.environments:make_masked"
@@ -108,7 +108,8 @@ def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
     short = code.replace("100_000", "4_096").replace("n_epochs=10", "n_epochs=1")
     assert short != code
     done = subprocess.run([sys.executable, "-c", short], cwd=tmp_path, capture_output=True, text=True, check=False,
-                          env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, timeout=300)
+                          env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+                          timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "4,096 steps" in done.stdout
     assert (tmp_path / "hopper.zip").exists() and (tmp_path / "runs" / "hopper" / "rounds.jsonl").exists()

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lambda_actor.cache import TrajectoryCache, redacted, stop_digest
 from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError, OversizedMessageError
 from lambda_actor.events import ACCEPTED, LATE
-from tests.conftest import PASSWORD, PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer
+from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer
+from tests.helpers import PATIENCE_S
 
 FUZZ = settings(deadline=None, derandomize=True, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 TTL_S = 900

@@ -26,7 +26,8 @@ from lambda_actor.cache import TrajectoryCache
 from lambda_actor.credentials import connection_options, credential_object
 from lambda_actor.errors import CacheError, CacheUnavailableError
 from lambda_actor.events import ACCEPTED
-from tests.conftest import PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer, _self_signed
+from tests.conftest import USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer, _self_signed
+from tests.helpers import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY_ID, KEY, SESSION_TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "IQoJb3JpZ2luX2Vj//+a=b&c=="

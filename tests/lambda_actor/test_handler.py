@@ -36,8 +36,9 @@ from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from runtime.ports.fleet import Invocation
 from tests import environments as helpers
-from tests.conftest import PASSWORD, PATIENCE_S, USER_PASSWORD, USERNAME, AuthServer
+from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer
 from tests.environments import EPISODE_STEPS, FAULT_STEP, policy_arrays
+from tests.helpers import PATIENCE_S
 
 COUNTER, ENDLESS = "tests.environments:make_counter", "tests.environments:make_endless"
 MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]

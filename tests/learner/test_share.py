@@ -23,6 +23,7 @@ from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.share import Share
 from runtime.ports.learning import Batch, Update
+from tests.helpers import PATIENCE_S
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,7 +34,7 @@ class Threads:
     """A group whose members are threads; sums in the order of their ranks."""
 
     def __init__(self, size: int) -> None:
-        self._barrier, self._parts, self.size = threading.Barrier(size, timeout=60.0), dict[int, Any](), size
+        self._barrier, self._parts, self.size = threading.Barrier(size, timeout=PATIENCE_S), dict[int, Any](), size
 
     def of(self, rank: int) -> Any:
         group = self

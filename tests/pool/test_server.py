@@ -139,7 +139,7 @@ from multiprocessing.connection import Connection
 connection = Connection(int(sys.argv[3]))
 for message in {messages!r}:
     connection.send_bytes(message)
-time.sleep(60)
+time.sleep(9000)
 '''
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
+from tests.helpers import PATIENCE_S
+
 PROGRAM = "/usr/bin/chromium"
 
 
@@ -34,7 +36,7 @@ class Page:
         """Responses of DevTools."""
         self._last += 1
         self._socket.send(json.dumps({"id": self._last, "method": method, "params": arguments}))
-        while (message := json.loads(self._socket.recv(timeout=60))).get("id") != self._last:
+        while (message := json.loads(self._socket.recv(timeout=PATIENCE_S))).get("id") != self._last:
             self._hear(message)
         assert "error" not in message, message
         return dict(message["result"])
@@ -60,7 +62,7 @@ class Page:
         self._is_loaded = False
         self.call("Page.navigate", url=path.as_uri())
         while not self._is_loaded:
-            self._hear(json.loads(self._socket.recv(timeout=60)))
+            self._hear(json.loads(self._socket.recv(timeout=PATIENCE_S)))
 
     def run(self, script: str) -> Any:
         """Returns the value of an expression, or the result of a promise."""
@@ -94,5 +96,5 @@ def chromium(profile: Path) -> Iterator[Page]:
             yield Page(socket)
     finally:
         browser.terminate()
-        browser.wait(30)
+        browser.wait(PATIENCE_S)
         browser.stderr.close()

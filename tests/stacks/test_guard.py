@@ -112,7 +112,7 @@ def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:
     with guard_files() as folder:
         staged = {str(path) for path in Path(folder).rglob("*") if path.is_file()}
         done = subprocess.run([sys.executable, "-I", "-c", script, str(folder)], capture_output=True, text=True,
-                              check=False, timeout=120)
+                              check=False)
     assert done.returncode == 0, done.stderr
     ours, others = json.loads(done.stdout)
     assert set(ours) == staged

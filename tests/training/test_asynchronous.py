@@ -62,7 +62,7 @@ from tests.fakes import (
     digest,
     trajectory,
 )
-from tests.helpers import cost_model
+from tests.helpers import PATIENCE_S, cost_model
 
 STEPS = 4
 EVENT = {"run_id": "run", "fragment_steps": STEPS, "seed": 3}
@@ -747,7 +747,7 @@ class GatedDetector(FakeDetector):
     def measure(self, problem: FakeProblem):
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        assert self.gate.wait(30.0)
+        assert self.gate.wait(PATIENCE_S)
         try:
             return super().measure(problem)
         finally:
@@ -760,7 +760,7 @@ def detector_threads() -> list[threading.Thread]:
 
 def join_detector() -> None:
     for thread in detector_threads():
-        thread.join(30.0)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -892,10 +892,11 @@ def test_a_measurement_that_nobody_waits_for_any_more_tells_how_it_ended(
         if ends == "raises":
             raise MemoryError("no room")
         if ends == "goes on":
-            goes_on.wait(30.0)
+            goes_on.wait(PATIENCE_S)
         return Detected()
 
-    monkeypatch.setattr("runtime.training.asynchronous.decisions._PATIENCE_S", 0.01 if ends == "goes on" else 30.0)
+    monkeypatch.setattr(
+        "runtime.training.asynchronous.decisions._PATIENCE_S", 0.01 if ends == "goes on" else PATIENCE_S)
     parts: Any = SimpleNamespace(events=SimpleNamespace(append=lambda kind, error: events.append(error)))
     decisions = StreamDecisions(parts)
     decisions.measurement = Measurement(measure, time.monotonic)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import itertools
 import os
 import re
 import stat
@@ -11,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -28,7 +28,7 @@ from runtime.errors import ExperimentError
 from runtime.training.preflight import preflight
 from runtime.training.trial import try_environment
 from tests.environments import Counter, StatefulCounter
-from tests.helpers import ROOT, command, is_alive, results_only, rounds, train, wait_for
+from tests.helpers import PATIENCE_S, ROOT, command, is_alive, results_only, rounds, train, wait_for
 
 LIMITED = f"{__name__}:make_long"
 
@@ -79,11 +79,11 @@ class Starting(Counter):
 
     def __init__(self, home: int, pids: str) -> None:
         super().__init__(episode_steps=None)
-        self.program = subprocess.Popen(["sleep", "600"])
+        self.program = subprocess.Popen(["sleep", "9000"])
         with Path(pids).open("a") as file:
             file.write(f"{self.program.pid}\n")
         if os.getpid() != home:
-            threading.Thread(target=time.sleep, args=(600,)).start()
+            threading.Thread(target=time.sleep, args=(9000,)).start()
 
     def close(self):
         self.program.kill()
@@ -177,6 +177,31 @@ def tried(path: Path, **kwargs: object) -> None:
         "marker": str(path / "stopped"), **kwargs}))
 
 
+class Time:
+    """The trial's clock: only what its looks find advances it, so that no verdict depends on this machine's speed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, passes: Callable[[set[str]], float],
+                 begins: Callable[[], Any] = lambda: True) -> None:
+        """Replaces the clock.
+
+        Args:
+            passes: Seconds per look that finds these: "message" and "output".
+            begins: Whether it advances. Asked before a look, so that the look finds what was sent before.
+        """
+        self._now_s, self._passes, self._begins = 0.0, passes, begins
+        monkeypatch.setattr("runtime.training.trial.time", self)
+        monkeypatch.setattr("runtime.training.trial.wait", self._wait)
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def _wait(self, sources: list[Any], timeout_s: float) -> list[Any]:
+        is_running, ready = self._begins(), wait(sources, 0.05)
+        if is_running:
+            self._now_s += self._passes({"output" if isinstance(one, int) else "message" for one in ready})
+        return ready
+
+
 PLACES = {"make": "being imported and made", "reset": r"in reset\(seed=\d+\)", "step": "in step 3 of an episode"}
 
 
@@ -184,17 +209,8 @@ PLACES = {"make": "being imported and made", "reset": r"in reset\(seed=\d+\)", "
 def test_an_environment_that_never_returns_is_told_of_and_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    marker, seen = tmp_path / "stopped", itertools.count(-1)
-
-    class Clock:
-        """Advances by a hundred seconds per call once the environment hangs, from the second call on."""
-
-        @staticmethod
-        def monotonic() -> float:
-            return 100.0 * max(0, next(seen)) if marker.exists() else 0.0
-
-    monkeypatch.setattr("runtime.training.trial.time", Clock)
-    monkeypatch.setattr("runtime.training.trial._POLL_S", 0.05)
+    marker = tmp_path / "stopped"
+    Time(monkeypatch, lambda kinds: 0.0 if kinds else 100.0, begins=lambda: marker.exists() and marker.read_text())
     with pytest.raises(ExperimentError, match=f"{__name__}:Stopping'.* it was still {PLACES[place]} after 600 s"):
         tried(tmp_path, place=place, how="hang")
     assert re.search(f"^! environment.id = .* still {PLACES[place]} after 30 s; after 600 s it is refused\n$",
@@ -204,14 +220,7 @@ def test_an_environment_that_never_returns_is_told_of_and_refused(
 
 def test_a_trial_that_goes_on_and_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short each step is."""
-    seen = itertools.count()
-
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return 10.0 * next(seen)
-
-    monkeypatch.setattr("runtime.training.trial.time", Clock)
+    Time(monkeypatch, lambda kinds: 10.0 if "message" in kinds else 0.0)
     with pytest.raises(ExperimentError, match="CartPole-v1'.* it was still in step .* after 600 s"):
         try_environment("CartPole-v1")
 
@@ -226,32 +235,19 @@ def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(
 class Printing(Counter):
     """Prints endlessly in its first step."""
 
-    def __init__(self, marker: str) -> None:
-        super().__init__(episode_steps=None)
-        self.marker = Path(marker)
-
     def step(self, action):
-        for line in itertools.count():
+        while True:
             print(f"still looking, {'.' * 1000}", flush=True)
-            if line == 200:
-                self.marker.touch()
 
 
 def test_an_environment_that_prints_without_end_is_told_of_with_its_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    marker = tmp_path / "printed"
-
-    class Clock:
-        @staticmethod
-        def monotonic() -> float:
-            return next(seen) if marker.exists() else 0.0
-
-    seen = map(float, itertools.count(0, 20))
-    monkeypatch.setattr("runtime.training.trial.time", Clock)
+    # Each look reads a line or more: more than 64 KiB within 30 s.
+    Time(monkeypatch, lambda kinds: 0.25 if kinds == {"output"} else 0.0)
     with pytest.raises(ExperimentError, match="still in step 1 .* after 600 s, in .*, and prints without end, "
                        r"[\d,]+ bytes so far; the last line there: "):
-        try_environment(f"{__name__}:Printing", options={"kwargs": {"marker": str(marker)}})
+        try_environment(f"{__name__}:Printing")
     assert re.search(r"^! environment.id = .* still in step 1 of an episode after 30 s, and prints without end, [\d,]+ "
                      r"bytes so far; the last line there: .*\.\.\..*; after 600 s it is refused\n$",
                      capsys.readouterr().err)
@@ -337,10 +333,7 @@ def test_what_shares_nothing_is_played_in_lock_step(tmp_path: Path, environment_
     assert (tried.shared, experiment.environment.vector) == ("", 2)
 
 
-def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.training.trial.PATIENCE_S", 60)
+def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(tmp_path: Path) -> None:
     path = write(tmp_path / "one.yaml", f"{__name__}:Starting", max_episode_steps=50, kwargs={
         "home": os.getpid(), "pids": str(tmp_path / "pids")})
     finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1", "--set", "evaluation.every_rounds=1",
@@ -348,7 +341,7 @@ def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(
     assert finished.returncode == 0, finished.stderr
     evaluated = subprocess.run(
         [sys.executable, "-m", "runtime", "evaluate", str(tmp_path / "run")], capture_output=True, text=True,
-        check=False, timeout=60)
+        check=False, timeout=PATIENCE_S)
     assert evaluated.returncode == 0, evaluated.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) >= 6, "here, replayed here and elsewhere, two actors, two evaluations"

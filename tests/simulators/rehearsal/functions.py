@@ -29,10 +29,7 @@ class MeteredEndpoint(LambdaEndpoint):
     Attributes:
         trouble: Share of the actors' invocations that meet a fault: throttled, broken, dropped, or hanging.
         hang_s: How long one hangs before its connection closes without an answer.
-        travel_s: How long each invocation of an actor takes to arrive. A run does fewer rounds if it waits for them.
     """
-
-    travel_s = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +49,6 @@ class MeteredEndpoint(LambdaEndpoint):
 
     def _invoke(self, function: Any, qualifier: str, headers: Any, body: bytes) -> Any:
         is_actor = function.settings.name.endswith("-actor")
-        time.sleep(self.travel_s * is_actor)
         if is_actor and self._dice.random() < self.trouble:
             fault = self._dice.choice(("throttled", "broken", "dropped", "hanging"))
             if fault == "hanging":

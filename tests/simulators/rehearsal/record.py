@@ -26,6 +26,7 @@ _EVENTS = {
     "budget_exhausted": "the budget does not hold round {round_index}", "run_ended": "ends: {stop_reason} {error}",
     "reservation_forfeited": "what was reserved counts as spent: ${usd:.4f}",
     "standing_billed": "what stood until now is billed: ${usd:.4f}",
+    "round_lost": "round {round_index} is lost: {reason}",
     "round_rejected": "round {round_index} is repeated",
 }
 

@@ -35,10 +35,12 @@ from tests.stacks.iam import decisions
 
 RATE = 60.0
 """Highest rate of the clock: its seconds per wall-clock second."""
-PATIENCE_S = 600.0
+PATIENCE_S = 1800.0
 """Upper bound, in wall-clock seconds, of waits that normally end much sooner."""
 _BOOTING, _ENDING = 12.0, 20.0
 """Factors by which the clock slows down while a machine does work that takes as much time here as it does in AWS."""
+_COUNTED = 0.1
+"""Rate of the clock while a machine works, if rounds have a length of their own."""
 _LIVELY_S = 3.0
 """After this many seconds of silence, a learner counts as working, and the clock waits for it."""
 STEP_S = 0.2
@@ -126,17 +128,20 @@ class Rehearsal:
         guard_was_away: Whether the guard was off so long that nothing recorded when resources ended.
     """
 
-    def __init__(self, name: str, out: Path, *, rate: float = RATE, step_s: float = STEP_S, is_quiet: bool = False,
-                 deaths: bool = False, **moto_variables: str) -> None:
+    def __init__(self, name: str, out: Path, *, rate: float = RATE, step_s: float = STEP_S, round_s: float = 0.0,
+                 is_quiet: bool = False, deaths: bool = False, **moto_variables: str) -> None:
         """Args:
         name: The scenario's.
         out: Folder for ``rehearsal.json`` and the run's ``rounds.jsonl``.
         rate: Seconds of the clock per wall-clock second.
         step_s: Pause between two steps, in wall-clock seconds.
+        round_s: Seconds that the clock skips after each round. If there are any, it almost stands still while a machine
+            works, so that the number of rounds in a budget does not depend on this machine's speed.
         deaths: Whether to kill the guard right after each kind of call that changes anything, once for each.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
-        self.name, self.out, self._rate, self._step_s = name, out, rate, step_s
+        self.name, self.out, self._rate, self._step_s, self._round_s = name, out, rate, step_s, round_s
+        self._rounds_skipped = 0
         self._is_quiet, self._moto_variables = is_quiet, moto_variables
         self._stack = ExitStack()
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(
@@ -297,6 +302,10 @@ class Rehearsal:
             self._watch.stack(deployment)
             self._watch.ledger(deployment)
         self._watch.reports()
+        if self._round_s:
+            rounds = sum(event["who"] == "actors" for event in self.record.events)
+            clock.advance(self._round_s * (rounds - self._rounds_skipped))
+            self._rounds_skipped = rounds
         time.sleep(self._step_s)
 
     def tick(self) -> dict[str, Any]:
@@ -449,6 +458,8 @@ class Rehearsal:
         alive = self.machines.alive
         for machine in self.machines.all.values():
             has_learner = machine.learner is not None
+            if self._round_s and machine.is_running:
+                return _COUNTED
             if machine not in alive and machine.is_running:
                 slower.append(_ENDING)
             elif machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S:

@@ -53,14 +53,12 @@ class Scenario:
 
 def _budget(world: Rehearsal) -> None:
     """The budget runs out: the learner ends, the guard takes everything down."""
-    deployment = world.deploy(text=experiment(usd=0.33))
+    deployment = world.deploy()
     found = world.found_deployed
     for kind in ("instances", "auto scaling groups", "caches", "functions", "provisioned concurrency", "stacks"):
         world.check(found.get(kind), f"Describe finds no {kind} of {deployment.stack}")
     world.until_gone()
-    # On a slow or busy machine the start takes more of the budget, and leaves less for rounds.
-    world.check(world.rounds() >= 1, "nothing was trained")
-    world.check(world.record.has("learner", "the budget does not hold"), "the budget did not run out")
+    world.check(world.rounds() >= 2, "nothing was trained")
     world.check(world.record.has("report", "is gone"), "nobody was told that it is gone")
 
 
@@ -690,7 +688,7 @@ def _check_rounds(world: Rehearsal, wanted: int = _ROUNDS) -> None:
 
 
 SCENARIOS = {
-    "budget": Scenario(_budget, "budget"),
+    "budget": Scenario(_budget, "budget", {"round_s": 120.0}),
     "killed": Scenario(_killed, "max_rounds"),
     "no-cache": Scenario(_no_cache, "max_rounds"),
     "all-local": Scenario(_all_local, "max_rounds"),
