@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from papers import __main__ as figures
 from papers import audit
 from papers.stellaris import page as stellaris
+from runtime.learner.adam import EPSILON
 from tests.helpers import ROOT
 
 WRITTEN = {"Nitro's signal": "nitro", "a learned scheduler": "minionsrl", "boosted trainings": "nitro",
@@ -35,6 +38,20 @@ def test_each_papers_page_has_the_note(name: str) -> None:
     paper = WRITTEN.get(name) or figures.NAMES[name]
     page = " ".join((ROOT / "papers" / paper / "README.md").read_text().split())
     assert (note if name in WRITTEN else audit.short(name)) in page
+
+
+@pytest.mark.parametrize(("names", "difference"), [
+    (("nitro_11", "nitro_14"), "IMPACT's minibatch"), (("nitro_14",), "bills no functions"),
+    (("Table 1's settings", "Stellaris"), "Adam's ε"), (("nitro_4", "nitro_7", "Nitro's signal"), "total loss")])
+def test_a_note_has_each_known_difference(names: Sequence[str], difference: str) -> None:
+    assert all(difference in audit.note(name) for name in names)
+
+
+def test_pages_state_the_epsilon_of_adam() -> None:
+    stated = f"ε = {EPSILON:.0e}".replace("e-0", "e-")
+    assert f"Adam's step size, with {stated}" in (ROOT / "docs" / "reference" / "experiment_file.md").read_text()
+    page = " ".join((ROOT / "papers" / "nitro" / "README.md").read_text().split())
+    assert f"RLlib's Adam has ε = 1e-8, and this engine's {stated.removeprefix('ε = ')}" in page
 
 
 @pytest.mark.parametrize("page", LINKED)
