@@ -25,7 +25,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
 
     - ``run``: the run's name; by default derived from everything that decides the run's rounds,
     - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
-    - ``mail``: an address that gets the guard's reports and alerts from AWS Budgets,
+    - ``mail``: an address that gets the guard's reports and alarms,
     - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`.
 
     Args:
@@ -45,7 +45,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     guard = GuardStack(app, GUARD_STACK, network=network)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
     if address := context("mail"):
-        MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address), usd=plan.experiment.budget.usd)
+        MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address))
     add_tags(app, context("tags"))
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

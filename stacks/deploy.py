@@ -511,8 +511,8 @@ def _parser() -> argparse.ArgumentParser:
                         f"{ELSEWHERE:g} in another region)")
     parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and use "
                         "those prices (default: ask it)")
-    parser.add_argument("--mail", metavar="ADDRESS", help="let AWS send mail to this address: the guard's reports and "
-                        "alarms, and a notice if the account exceeds its monthly AWS budget")
+    parser.add_argument("--mail", metavar="ADDRESS", help="let AWS send the guard's reports and all alarms to this "
+                        "address")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
     how.add_argument("--synth-only", action="store_true",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from runtime.errors import ExperimentError
@@ -26,6 +27,8 @@ WAYS = {
 }
 """Settings on which templates depend; None leaves a key out."""
 TEMPLATES_MAX = 12
+REGIONS = boto3.Session().get_available_regions("cloudformation")
+"""The commercial ones. Types of resources are not the same everywhere."""
 CFN_LINT_IGNORED = {
     "W3005": "CDK's constructs state their dependencies even if a reference implies them",
     "W6001": "the bucket's name is also an output of the experiment's stack, where people look for it",
@@ -73,19 +76,23 @@ def test_cfn_lint_finds_nothing_in_any_pair_of_ways_and_a_defect_in_another(
     made = [synthesise(cache=way.pop("cache__kind"), **way) for way in ways(tmp_path)]
     assert len(made) <= TEMPLATES_MAX
     # It shares no settings with the others, because it has no learner.
-    made.append(synthesise(cache="external"))
+    made.append(synthesise(cache="external", context={"mail": "me@example.org"}))
     # Each file once: the shared stacks are the same every time.
     paths = {path.read_bytes(): path for one in made for path in one.directory.glob("*.template.json")}.values()
     assert len(paths) > 8
     broken = tmp_path / "broken.template.json"
     broken.write_text(json.dumps(_broken(made[0])))
+    budget = tmp_path / "budget.template.json"
+    budget.write_text(json.dumps({"Resources": {"Budget": {"Type": "AWS::Budgets::Budget", "Properties": {
+        "Budget": {"BudgetType": "COST", "TimeUnit": "MONTHLY", "BudgetLimit": {"Amount": 2, "Unit": "USD"}}}}}}))
     done = subprocess.run(
         [sys.executable, "-c", "import sys; from cfnlint import runner; sys.exit(runner.main())", "--regions",
-         "us-east-1", "--ignore-checks", *CFN_LINT_IGNORED, "--format", "parseable", "--template",
-         *map(str, paths), str(broken)], capture_output=True, text=True, check=False)
+         *REGIONS, "--ignore-checks", *CFN_LINT_IGNORED, "--format", "parseable", "--template",
+         *map(str, paths), str(broken), str(budget)], capture_output=True, text=True, check=False)
     found = done.stdout.splitlines()
-    assert [line for line in found if not line.startswith(f"{broken}:")] == []
+    assert [line for line in found if not line.startswith((f"{broken}:", f"{budget}:"))] == []
     assert any("E3012" in line for line in found), done.stderr
+    assert any("E3006" in line and "'eu-north-1'" in line for line in found), "CloudFormation has no budgets there"
 
 
 def _broken(made: Assembly) -> dict[str, Any]:
