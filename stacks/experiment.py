@@ -61,7 +61,7 @@ class ExperimentStack(Stack):
             **outputs,
         }.items():
             CfnOutput(self, name, value=value)
-        guard.add_check(self)
+        guard.add_check(self, plan.needs)
         # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)

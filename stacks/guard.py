@@ -20,8 +20,10 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from runtime.aws.limits import VCPU_QUOTAS
 from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
+from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
 from runtime.guard.watch import LOOKED_AT_ALL
 from runtime.names import (
@@ -109,9 +111,9 @@ class GuardStack(Stack):
                             "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name}.items():
             CfnOutput(self, name, value=value)
 
-    def add_check(self, stack: Stack) -> None:
-        """Makes ``stack`` check that the guard works before it creates anything else."""
-        check = _ask(stack, "GuardCheck", CHECK_TYPE, self._function)
+    def add_check(self, stack: Stack, needs: Needs) -> None:
+        """Makes ``stack`` check that the guard works, and that the account is large enough, before anything else."""
+        check = _ask(stack, "GuardCheck", CHECK_TYPE, self._function, **needs.properties())
         for child in stack.node.children:
             if child is not check:
                 child.node.add_dependency(check)
@@ -149,7 +151,7 @@ class GuardStack(Stack):
                         description="What the guard may do: look, and end what is an experiment's")
         for statement in (*self._own_statements(), *self._stack_statements(), *self._learner_statements(),
                           *self._actor_statements(), *self._network_statements(network),
-                          *self._cache_statements()):
+                          *self._cache_statements(), *self._limit_statements()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find unannounced resources")
         for resource in (_STACKS, _GROUPS, _INSTANCES, _FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS, _MACHINES, _EXECUTIONS,
@@ -175,6 +177,15 @@ class GuardStack(Stack):
                                 actions=["cloudformation:DescribeStacks", "cloudformation:ListStacks"]),
             iam.PolicyStatement(sid="DeleteStacks", resources=[_STACKS],
                                 actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"]),
+        ]
+
+    def _limit_statements(self) -> list[iam.PolicyStatement]:
+        """The check reads the account's limits."""
+        return [
+            iam.PolicyStatement(sid="ReadLimits", resources=["*"],
+                                actions=["ec2:DescribeInstanceTypes", "lambda:GetAccountSettings"]),
+            iam.PolicyStatement(sid="ReadQuotas", actions=["servicequotas:GetServiceQuota"],
+                                resources=[arn_of("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()]),
         ]
 
     def _learner_statements(self) -> list[iam.PolicyStatement]:
@@ -265,10 +276,10 @@ class GuardStack(Stack):
             alarm.add_alarm_action(cloudwatch_actions.SnsAction(self.reports))
 
 
-def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction) -> CustomResource:
+def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction, **more: str) -> CustomResource:
     """Adds a check that CloudFormation makes; see `runtime.guard.check`."""
     asked = CustomResource(stack, construct_id, resource_type=kind, service_token=function.function_arn,
-                           properties={"Version": VERSION}, service_timeout=Duration.seconds(ANSWER_S))
+                           properties={"Version": VERSION, **more}, service_timeout=Duration.seconds(ANSWER_S))
     # There is nothing to delete, and no function to answer once the guard is gone.
     asked.apply_removal_policy(RemovalPolicy.RETAIN)
     return asked

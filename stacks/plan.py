@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.limits import UNRESERVABLE_CONCURRENCY
 from runtime.config.instances import has_gpu, is_burstable, processor
 from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
@@ -20,6 +21,7 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.prices import PRICES, elsewhere, prices_from_json
 from runtime.cost.start import Start, start, start_of_legs, start_of_pool
 from runtime.errors import ExperimentError
+from runtime.guard.needs import Needs
 from runtime.guard.times import (
     CACHE_DELETION_S,
     INTERVAL_S,
@@ -35,8 +37,6 @@ from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.files import read_regular
 from stacks.staging import LEFT_OUT
 
-UNRESERVABLE_CONCURRENCY = 100
-"""Concurrent executions that AWS Lambda keeps free in an account for functions without a reservation."""
 REGION_VARIABLE = "CDK_DEFAULT_REGION"
 """The CDK's command line sets it to the region that it deploys to."""
 RUN_CHARACTERS = 8
@@ -67,8 +67,8 @@ class Plan:
         run: The run's name.
         file: The experiment file, byte for byte. If it extends others, all their settings in one.
         package: ``environment.package``; a folder's path is relative to the experiment file's folder.
-        actor_concurrency: Concurrent executions that the account has left for functions without a reservation;
-            None means more than enough.
+        actor_concurrency: Concurrent executions that the account has left for functions without a reservation. If
+            it is unknown (None), nothing is reserved, and the guard's check refuses what does not fit.
         prices: The prices that count.
         unused: Keys of the files that a run never reads, for display; may be empty.
     """
@@ -172,8 +172,12 @@ class Plan:
             return self.experiment.fleet.processes
         if self.actor_concurrency is None or not self.has_coordinator or self._is_reserved:
             return self.actor_concurrency
-        # Counted as `AwsBackend` does: the guard, the coordinator and the learner functions need room.
-        return max(0, self.actor_concurrency - 2 - self.experiment.learner.chosen.functions_at_once)
+        return max(0, self.actor_concurrency - self._others)
+
+    @property
+    def _others(self) -> int:
+        """Functions that run beside the actors, as `AwsBackend` counts them: the guard, and those of the learner."""
+        return 1 + (1 + self.experiment.learner.chosen.functions_at_once if self.has_coordinator else 0)
 
     @property
     def waves(self) -> int:
@@ -228,7 +232,7 @@ class Plan:
     def reserved_actors(self) -> int | None:
         """The function's reserved concurrency, which caps its fan-out for every caller.
 
-        None if the account is too small to reserve it: then the account's limit is the cap.
+        None if the account is unknown, or too small to reserve it: then the account's limit is the cap.
         """
         return self.experiment.scaler.most_actors if self._is_reserved else None
 
@@ -239,7 +243,9 @@ class Plan:
 
     @property
     def _is_reserved(self) -> bool:
-        """Whether the account can reserve the concurrency of all functions that fan out."""
+        """Whether the account is known to have room to reserve the concurrency of all functions that fan out."""
+        if self.actor_concurrency is None:
+            return False
         wanted = self.experiment.scaler.most_actors + self.experiment.learner.chosen.functions_at_once
         return wanted <= self._reservable(wanted)
 
@@ -252,6 +258,28 @@ class Plan:
         if self.actor_concurrency is None:
             return wanted
         return min(wanted, max(0, self.actor_concurrency - UNRESERVABLE_CONCURRENCY))
+
+
+    @property
+    def needs(self) -> Needs:
+        """What the guard checks before anything is made."""
+        experiment = self.experiment
+        reserved = (self.reserved_actors or 0) + (self.reserved_learners or 0)
+        return Needs(
+            run=self.run, budget_usd=f"{experiment.budget.usd:g}", region=self.prices.region,
+            actors_min=str(self._actors_at_once_min if self.has_function else 0), others=str(self._others),
+            held=str(max(reserved, self.provisioned_actors) if self.has_function else 0),
+            instance_types=",".join(experiment.learner.instance_types) if self.has_instance else "",
+            market=experiment.learner.market)
+
+    @property
+    def _actors_at_once_min(self) -> int:
+        """The fewest actors at once with which the longest round fits into a leg; without legs, one is enough."""
+        experiment = self.experiment
+        if not self.has_coordinator:
+            return 1
+        waves = (ROUND_S_MAX - experiment.learner.update_timeout_s) // experiment.fleet.round_deadline_s
+        return math.ceil(experiment.scaler.most_actors / waves)
 
 
 def _with_digest(name: str, what: str) -> str:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.request import Request, urlopen
 
+from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
 from runtime.errors import RunError
+from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
 
 VERSION = 1
@@ -41,7 +43,8 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 def answer(
     event: Mapping[str, Any], look: Callable[[], Collection[str]], last_tick_s: Callable[[], float | None], *,
-    now: Callable[[], float], wait_s: float, pause_s: float, sleep: Callable[[float], None] = time.sleep,
+    client: Client, now: Callable[[], float], wait_s: float, pause_s: float,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Answers a request from CloudFormation.
 
@@ -50,6 +53,7 @@ def answer(
         look: Looks at all deployments without changing anything and returns the names of their stacks. Raises
             RuntimeError if that fails.
         last_tick_s: Returns the time of the last tick by EventBridge, in seconds since 1970; None if there was none.
+        client: Makes boto3 clients by service name.
         now: Returns seconds since 1970.
         wait_s: Seconds to wait for the first tick of a new guard.
         pause_s: Seconds between two checks.
@@ -58,6 +62,7 @@ def answer(
     reason = ""
     try:
         if event["RequestType"] != "Delete" and _is_to_be_armed(event):
+            _check_needs(event, client)
             _check_seen(event["StackId"], look())
             _wait_until_armed(last_tick_s, now, wait_s, pause_s, sleep)
     except (UnguardedError, RunError, RuntimeError, *AWS_ERRORS) as error:
@@ -87,6 +92,18 @@ def _is_to_be_armed(event: Mapping[str, Any]) -> bool:
     if wanted < deployed:
         raise UnguardedError(replacement_refusal(wanted, deployed))
     return False
+
+
+def _check_needs(event: Mapping[str, Any], client: Client) -> None:
+    """Checks that the account can run the experiment.
+
+    Raises:
+        UnguardedError: It cannot.
+        RunError: The account does not answer.
+    """
+    region = event["StackId"].split(":")[3]
+    if refusal := Needs.read(event["ResourceProperties"]).refusal(client, region):
+        raise UnguardedError(f"{refusal}. Nothing was made")
 
 
 def _check_seen(stack: str, seen: Collection[str]) -> None:

@@ -69,7 +69,7 @@ def handler(
 
     if is_request(event):
         answer(event, lambda: [one["stack"] for one in look(is_rehearsed=True)["experiments"]],
-               ledger.last_tick_s, now=now, wait_s=2 * tick_s, pause_s=pause_s)
+               ledger.last_tick_s, client=client, now=now, wait_s=2 * tick_s, pause_s=pause_s)
         return {}
     return look(is_rehearsed=bool(event.get("rehearse")))
 

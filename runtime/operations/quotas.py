@@ -7,24 +7,14 @@ from dataclasses import dataclass
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
+from runtime.aws.limits import unreserved_concurrency, vcpu_refusal, vcpus
 from runtime.aws.stacks import find_stack
-from runtime.config.instances import is_burstable, processor, series
+from runtime.config.instances import is_burstable, processor
 from runtime.config.resolved import ResolvedExperiment
-from runtime.errors import ExperimentError
 from runtime.names import BOOTSTRAP_QUALIFIER
 
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
 """Statuses of a stack without resources, which a deployment creates again."""
-_STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
-VCPU_QUOTAS = {
-    ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
-    ("on_demand", _GRAPHICS): "L-DB2E81BA", ("spot", _GRAPHICS): "L-3819A6DF",
-    ("on_demand", _TRAINING): "L-417A185B", ("spot", _TRAINING): "L-7212CCBC",
-}
-"""Codes of EC2's quotas for running vCPUs, by market and family."""
-_SERIES = {_STANDARD: ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), _GRAPHICS: ("g", "gr", "vt"),
-           _TRAINING: ("p",)}
-"""Prefixes of instance type names; dl, hpc, inf, trn, x and others have their own quotas."""
 _FREE_TIER_REGION = "us-east-1"
 """The only region of the Free Tier API."""
 
@@ -74,33 +64,17 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
     learner = experiment.learner
     is_free, plan = _free_plan(session)
     if not learner.has_instance:
-        return Account(account_id, str(session.region_name), _concurrency(session), {}, plan)
+        return Account(account_id, str(session.region_name), unreserved_concurrency(session.client), {}, plan)
     image = _check_parameter(session, learner.image_parameter,
                              f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
                              f"{session.region_name}")
     if is_free:
         _check_free(session, learner.instance_types, learner.image_parameter, image)
-    account = Account(account_id, str(session.region_name), _concurrency(session),
-                      _vcpus(session, learner.instance_types, learner.market), plan)
-    if not account.usable_types:
-        needs = "; ".join(f"{name} has {needed} vCPUs, the quota {vcpu_quota(name, learner.market)} allows {allowed:g}"
-                          for name, (needed, allowed) in account.vcpus.items())
-        raise AccountError(f"learner.instance_types: none may be launched in account {account_id}, region "
-                           f"{session.region_name}: {needs}. Ask for more under Service Quotas, Amazon EC2")
+    account = Account(account_id, str(session.region_name), unreserved_concurrency(session.client),
+                      vcpus(session.client, learner.instance_types, learner.market), plan)
+    if refusal := vcpu_refusal(account.vcpus, learner.market, f"account {account_id}, region {session.region_name}"):
+        raise AccountError(refusal)
     return account
-
-
-def vcpu_quota(instance_type: str, market: str) -> str:
-    """Returns the code of the service quota for this type's vCPUs.
-
-    Raises:
-        ExperimentError: Its family's quota is unknown.
-    """
-    family = next((family for family, known in _SERIES.items() if series(instance_type) in known), None)
-    if family is None:
-        raise ExperimentError(f"learner.instance_types: the quota of {instance_type!r} is not known; allowed: types of "
-                              "the families A, C, D, G, H, I, M, P, R, T, VT, Z")
-    return VCPU_QUOTAS[market, family]
 
 
 def _check_not_deployed(session: Session, stack: str) -> None:
@@ -159,25 +133,6 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
         raise AccountError(
             f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not "
             f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}")
-
-
-def _concurrency(session: Session) -> int:
-    settings = ask(lambda: session.client("lambda").get_account_settings())
-    return int(settings["AccountLimit"]["UnreservedConcurrentExecutions"])
-
-
-def _vcpus(session: Session, names: tuple[str, ...], market: str) -> dict[str, tuple[int, float]]:
-    types = ask(lambda: session.client("ec2").describe_instance_types(InstanceTypes=list(names)))["InstanceTypes"]
-    needed = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in types}
-    quotas = session.client("service-quotas")
-    codes = {name: vcpu_quota(name, market) for name in names}
-
-    def allowed(code: str) -> float:
-        found = ask(lambda: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))
-        return float(found["Quota"]["Value"])
-
-    vcpus = {code: allowed(code) for code in set(codes.values())}
-    return {name: (needed[name], vcpus[codes[name]]) for name in names}
 
 
 def _check_parameter(session: Session, name: str, problem: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runtime.errors import RunError
 from runtime.guard.check import CHECK_TYPE, FRESH_S, VERSION, VERSION_TYPE, answer, is_request
+from runtime.guard.needs import Needs
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 NOW_S, WAIT_S = 1_000_000.0, 80.0
@@ -23,23 +25,47 @@ class _Answers(QuietHandler):
         self.answer(200)
 
 
+class Limits:
+    """The account's limits, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.concurrency, self.vcpus, self.asked = 1000, {"L-DB2E81BA": 8.0, "L-1216C47A": 5.0}, 0
+
+    def __call__(self, service: str, *, is_quick: bool = False) -> Limits:
+        return self
+
+    def get_account_settings(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"AccountLimit": {"UnreservedConcurrentExecutions": self.concurrency}}
+
+    def describe_instance_types(self, *, InstanceTypes: list[str]) -> dict[str, Any]:
+        vcpus = {"g4dn.xlarge": 4, "c7i.large": 2, "c7i.4xlarge": 16}
+        return {"InstanceTypes": [{"InstanceType": name, "VCpuInfo": {"DefaultVCpus": vcpus[name]}}
+                                  for name in InstanceTypes]}
+
+    def get_service_quota(self, *, ServiceCode: str, QuotaCode: str) -> dict[str, Any]:
+        assert ServiceCode == "ec2"
+        return {"Quota": {"Value": self.vcpus[QuotaCode]}}
+
+
 class Formation:
     """CloudFormation as the caller, and a clock that only waiting moves."""
 
     def __init__(self, place: LoopbackServer) -> None:
-        self.place, self.now_s, self.looks = place, NOW_S, 0
+        self.place, self.now_s, self.looks, self.account = place, NOW_S, 0, Limits()
         self.ticks_s: list[float] = [NOW_S - 30.0]
         self.problem: Exception | None = None
+        self.needs: dict[str, str] = {}
         self.seen = ["Nitro-another", "Nitro-one"]
 
     def ask(self, kind: str = CHECK_TYPE, request: str = "Create", version: Any = VERSION, **more: Any) -> str:
         """Returns the reason of a refusal; empty if there is none."""
         event = {"RequestType": request, "ResourceType": kind, "ResponseURL": f"{self.place.url}/place?signed=1",
                  "StackId": STACK, "RequestId": "r", "LogicalResourceId": "l",
-                 "ResourceProperties": {"Version": str(version)}, **more}
+                 "ResourceProperties": {"Version": str(version), **self.needs}, **more}
         assert is_request(event)
         answer(event, self._look, lambda: max((at_s for at_s in self.ticks_s if at_s <= self.now_s), default=None),
-               now=lambda: self.now_s, wait_s=WAIT_S, pause_s=5.0, sleep=self._sleep)
+               client=self.account, now=lambda: self.now_s, wait_s=WAIT_S, pause_s=5.0, sleep=self._sleep)
         told = self.place.answer
         assert (told["StackId"], told["RequestId"], told["LogicalResourceId"]) == (STACK, "r", "l")
         assert told["PhysicalResourceId"] == more.get("PhysicalResourceId", "guard")
@@ -116,3 +142,44 @@ def test_a_deletion_is_never_held_up(formation: Formation) -> None:
     for kind in (CHECK_TYPE, VERSION_TYPE):
         assert formation.ask(kind, "Delete", 99, PhysicalResourceId="known") == ""
     assert formation.looks == 0
+
+
+NEEDS = Needs(run="one", budget_usd="2", region="us-east-1", actors_min="1", others="1", held="0",
+              instance_types="c7i.large", market="on_demand")
+
+
+@pytest.mark.parametrize(("changes", "concurrency"), [
+    ({}, 10), ({"actors_min": "1"}, 2), ({"held": "64"}, 164), ({"instance_types": "c7i.4xlarge,g4dn.xlarge"}, 10),
+    ({"actors_min": "0", "others": "1"}, 0), ({"instance_types": ""}, 10)])
+def test_what_fits_into_the_account_is_made(formation: Formation, changes: dict[str, str], concurrency: int) -> None:
+    """Also a round of more actors than run at once, in a new account: it runs in waves."""
+    formation.needs, formation.account.concurrency = replace(NEEDS, **changes).properties(), concurrency
+    assert formation.ask() == ""
+
+
+@pytest.mark.parametrize(("changes", "concurrency", "reason"), [
+    ({"instance_types": "g4dn.xlarge"}, 1000, "learner.instance_types: none may be launched in region us-east-1: "
+     "g4dn.xlarge has 4 vCPUs, the quota L-DB2E81BA allows 0. Ask for more under Service Quotas, Amazon EC2"),
+    ({"actors_min": "4", "others": "3"}, 6, "this account runs 6 functions at once, and the experiment needs 7: 4 for "
+     "actors, and 3 for the guard and others; ask for more under Service Quotas, AWS Lambda, Concurrent executions "
+     "(L-B99A9384)"),
+    ({"held": "64"}, 110, "actor.provisioned: 64 functions are to be kept warm or reserved, and Lambda leaves 100 of "
+     "this account's 110 concurrent executions unreserved; allowed: actor.provisioned up to 10; or ask for more under "
+     "Service Quotas, AWS Lambda, Concurrent executions (L-B99A9384)"),
+    ({"region": "eu-west-1"}, 1000, "the template has the prices of eu-west-1, and this is us-east-1; set "
+     "AWS_REGION=us-east-1 and deploy again"),
+    ({"instance_types": "inf1.xlarge"}, 1000, "learner.instance_types: the quota of 'inf1.xlarge' is not known")])
+def test_what_does_not_fit_into_the_account_is_refused_in_one_line_before_anything_is_made(
+    formation: Formation, changes: dict[str, str], concurrency: int, reason: str
+) -> None:
+    formation.needs, formation.account.concurrency = replace(NEEDS, **changes).properties(), concurrency
+    formation.account.vcpus["L-DB2E81BA"] = 0.0
+    refusal = formation.ask()
+    assert refusal.startswith(reason)
+    assert "\n" not in refusal
+    assert formation.looks == 0, "before it waits for anything"
+
+
+def test_an_experiment_of_an_older_checkout_tells_nothing_of_its_needs(formation: Formation) -> None:
+    assert formation.ask() == ""
+    assert formation.account.asked == 0

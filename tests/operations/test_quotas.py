@@ -13,11 +13,12 @@ import moto
 import pytest
 
 from runtime.aws.asking import AccountError
+from runtime.aws.limits import vcpu_quota
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
 from runtime.operations import quotas
-from runtime.operations.quotas import read_account, vcpu_quota
+from runtime.operations.quotas import read_account
 from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
 from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, IMAGE_ID
 

@@ -31,9 +31,16 @@ def test_memory_timeout_and_processor_follow_the_file(synthesise: Synthesise) ->
     assert made.only("AWS::Lambda::Alias")["ProvisionedConcurrencyConfig"] == {"ProvisionedConcurrentExecutions": 4}
 
 
-def test_no_more_actors_than_a_round_has_whoever_invokes(serverless: Assembly) -> None:
-    assert serverless.only("AWS::Lambda::Function")["ReservedConcurrentExecutions"] == MOST_ACTORS
-    assert "ProvisionedConcurrencyConfig" not in serverless.only("AWS::Lambda::Alias")
+def test_no_more_actors_than_a_round_has_whoever_invokes(synthesise: Synthesise) -> None:
+    made = synthesise(context={"actor_concurrency": "1000"})
+    assert made.only("AWS::Lambda::Function")["ReservedConcurrentExecutions"] == MOST_ACTORS
+    assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
+
+
+def test_nothing_is_reserved_in_an_account_that_may_be_too_small(each_cache: Assembly) -> None:
+    """Lambda refuses a reservation in a new account, which runs ten functions at once."""
+    functions = each_cache.resources("AWS::Lambda::Function").values()
+    assert [one for one in functions if "ReservedConcurrentExecutions" in one["Properties"]] == []
 
 
 @pytest.mark.parametrize(("left", "reserved", "provisioned"), [(10, None, None), (104, None, 4), (106, 6, 6)])

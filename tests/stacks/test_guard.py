@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
+from runtime.guard.needs import Needs
 from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from stacks.staging import guard_files
-from tests.stacks.conftest import STACK, Assembly, flat
+from tests.stacks.conftest import RUN, STACK, Assembly, flat
 
 GUARD = "NitroGuard"
 
@@ -44,7 +45,9 @@ def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(each_k
 def test_nothing_of_an_experiment_is_made_before_the_guard_has_said_that_it_guards(each_kind: Assembly) -> None:
     ((name, check),) = each_kind.resources(CHECK_TYPE).items()
     assert flat(check["Properties"].pop("ServiceToken")).startswith(f"<{GUARD}:ExportsOutputFnGetAttGuard")
-    assert check["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION}
+    needs = Needs.read(check["Properties"])
+    assert check["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION, **needs.properties()}
+    assert (needs.run, needs.budget_usd, needs.region) == (RUN, "1", "us-east-1")
     assert "DependsOn" not in check
     assert check["DeletionPolicy"] == "Retain", "deletions do not invoke the guard"
     others = {other: one for other, one in each_kind.template()["Resources"].items() if other != name}

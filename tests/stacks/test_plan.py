@@ -111,12 +111,26 @@ def test_elasticache_names_are_short_lower_case_and_still_differ(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("left", "reserved", "provisioned"), [
-    (None, 6, 6), (1000, 6, 6), (106, 6, 6), (105, None, 5), (100, None, 0), (10, None, 0), (0, None, 0)])
+    (None, None, 6), (1000, 6, 6), (106, 6, 6), (105, None, 5), (100, None, 0), (10, None, 0), (0, None, 0)])
 def test_a_hundred_executions_stay_unreserved(
     tmp_path: Path, left: int | None, reserved: int | None, provisioned: int
 ) -> None:
     made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=6)
     assert (made.reserved_actors, made.provisioned_actors) == (reserved, provisioned)
+
+
+@pytest.mark.parametrize(("changes", "left", "needed"), [
+    ({"actor__provisioned": 3}, None, ("1", "1", "3")), ({"actor__provisioned": 3}, 1000, ("1", "1", "6")),
+    ({"actor__provisioned": 3}, 10, ("1", "1", "0")),
+    ({"learner__kind": "function", "cache__kind": "none"}, None, ("1", "3", "0")),
+    ({"learner__kind": "function", "cache__kind": "none", "fleet__round_deadline_s": 400}, None, ("6", "3", "0")),
+    ({"learner__kind": "function", "cache__kind": "none", "fleet__round_deadline_s": 250}, None, ("3", "3", "0")),
+    ({"fleet__kind": "local", "cache__kind": "none"}, None, ("0", "1", "0"))])
+def test_the_guard_is_told_what_must_run_at_once(
+    tmp_path: Path, changes: dict[str, Any], left: int | None, needed: tuple[str, str, str]
+) -> None:
+    needs = plan(tmp_path, context={"actor_concurrency": left}, **changes).needs
+    assert (needs.actors_min, needs.others, needs.held) == needed
 
 
 @pytest.mark.parametrize(("changes", "processes", "waves"), [

@@ -83,6 +83,7 @@ from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
+from runtime.aws.limits import UNRESERVABLE_CONCURRENCY
 from runtime.guard.check import CHECK_TYPE
 from tests.simulators.aws import quick_moto  # noqa: F401
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
@@ -422,6 +423,7 @@ class Function(_Resource, CloudFormationModel):
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        _check_reservation(call, int(properties.get("ReservedConcurrentExecutions", 0)))
         tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         made = call("CreateFunction", {
             **_without(properties, "Tags", "ReservedConcurrentExecutions"), "FunctionName": name, "Tags": tags})
@@ -431,6 +433,15 @@ class Function(_Resource, CloudFormationModel):
         if "VpcConfig" in properties and _clock_s() is not None:
             _add_interfaces(name, properties["VpcConfig"])
         return name, {"Arn": made["FunctionArn"]}
+
+
+def _check_reservation(call: Call, wanted: int) -> None:
+    """Raises: StackError: Too little would be left for functions without a reservation, which moto does not mind."""
+    limits = call("GetAccountSettings", {})["AccountLimit"]
+    kept = min(UNRESERVABLE_CONCURRENCY, limits["ConcurrentExecutions"])
+    if wanted and limits["UnreservedConcurrentExecutions"] - wanted < kept:
+        raise StackError(message="Specified ReservedConcurrentExecutions for function decreases account's "
+                         f"UnreservedConcurrentExecution below its minimum value of [{kept}].")
 
 
 class Version(_Resource, CloudFormationModel):

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from runtime.aws.limits import VCPU_QUOTAS
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.names import (
     CACHE_PREFIX,
@@ -323,7 +324,8 @@ def guard(account: Account) -> Role:
         *(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn) and arn not in barred),
         *caches, *functions]))
     handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
-    owned = [*own, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
+    quotas = [_arn("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()]
+    owned = [*own, *quotas, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
     for call in calls_from(GUARD_MODULE, "handler"):
         # The functions of a learner without an instance are barred. They are in no network.
         role.need_call(call, [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])], {

@@ -1,0 +1,83 @@
+"""An account's limits on what may run at once: functions, and vCPUs of instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from runtime.aws.asking import ask
+from runtime.config.instances import series
+from runtime.errors import ExperimentError
+
+CONCURRENCY_QUOTA = "L-B99A9384"
+"""Code of Lambda's quota *Concurrent executions*."""
+UNRESERVABLE_CONCURRENCY = 100
+"""Concurrent executions that AWS Lambda keeps free in an account for functions without a reservation."""
+_STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
+VCPU_QUOTAS = {
+    ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
+    ("on_demand", _GRAPHICS): "L-DB2E81BA", ("spot", _GRAPHICS): "L-3819A6DF",
+    ("on_demand", _TRAINING): "L-417A185B", ("spot", _TRAINING): "L-7212CCBC",
+}
+"""Codes of EC2's quotas for running vCPUs, by market and family."""
+_SERIES = {_STANDARD: ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), _GRAPHICS: ("g", "gr", "vt"),
+           _TRAINING: ("p",)}
+"""Prefixes of instance type names; dl, hpc, inf, trn, x and others have their own quotas."""
+
+
+def unreserved_concurrency(client: Callable[[str], Any]) -> int:
+    """Returns how many executions no function has reserved.
+
+    Raises:
+        AccountError: The account does not answer.
+    """
+    settings = ask(lambda: client("lambda").get_account_settings())
+    return int(settings["AccountLimit"]["UnreservedConcurrentExecutions"])
+
+
+def vcpu_quota(instance_type: str, market: str) -> str:
+    """Returns the code of the service quota for this type's vCPUs.
+
+    Raises:
+        ExperimentError: Its family's quota is unknown.
+    """
+    family = next((family for family, known in _SERIES.items() if series(instance_type) in known), None)
+    if family is None:
+        raise ExperimentError(f"learner.instance_types: the quota of {instance_type!r} is not known; allowed: types of "
+                              "the families A, C, D, G, H, I, M, P, R, T, VT, Z")
+    return VCPU_QUOTAS[market, family]
+
+
+def vcpus(client: Callable[[str], Any], names: Iterable[str], market: str) -> dict[str, tuple[int, float]]:
+    """Returns each type's vCPUs, and how many its family's quota allows.
+
+    Raises:
+        AccountError: The account does not answer, or the region has no such type.
+        ExperimentError: A family's quota is unknown.
+    """
+    codes = {name: vcpu_quota(name, market) for name in names}
+    types = ask(lambda: client("ec2").describe_instance_types(InstanceTypes=list(codes)))["InstanceTypes"]
+    needed = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in types}
+
+    def allowed(code: str) -> float:
+        found = ask(lambda: client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code))
+        return float(found["Quota"]["Value"])
+
+    quotas = {code: allowed(code) for code in set(codes.values())}
+    return {name: (needed[name], quotas[code]) for name, code in codes.items()}
+
+
+def vcpu_refusal(found: Mapping[str, tuple[int, float]], market: str, where: str) -> str:
+    """Returns why none of these types may be launched, and what to do; empty if one fits its quota.
+
+    Args:
+        found: From `vcpus`.
+        market: ``on_demand`` or ``spot``.
+        where: The account or region, for people.
+    """
+    if not found or any(needed <= allowed for needed, allowed in found.values()):
+        return ""
+    needs = "; ".join(f"{name} has {needed} vCPUs, the quota {vcpu_quota(name, market)} allows {allowed:g}"
+                      for name, (needed, allowed) in found.items())
+    return (f"learner.instance_types: none may be launched in {where}: {needs}. Ask for more under Service Quotas, "
+            "Amazon EC2")
