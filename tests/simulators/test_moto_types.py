@@ -245,14 +245,15 @@ def test_the_accounts_limits(client: Client, outputs: dict[str, str]) -> None:
 
 
 def test_a_small_account_refuses_a_reservation(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "10")
     (template := tmp_path / "small.template.json").write_text(json.dumps({"Resources": {
         "Role": role("lambda.amazonaws.com"), "Function": resource(
             "Lambda::Function", FunctionName="small", PackageType="Image", ReservedConcurrentExecutions=1,
             Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/actors:1"},
             Role=attribute("Role", "Arn"))}}))
-    with in_process() as client, pytest.raises(ClientError, match=r"below its minimum value of \[10\]"):
-        deploy(client, template, "Small")
+    with in_process() as client:
+        monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "10")
+        with pytest.raises(ClientError, match=r"below its minimum value of \[10\]"):
+            deploy(client, template, "Small")
 
 
 def test_a_serverless_cache_its_user_and_the_users_group(client: Client, outputs: dict[str, str]) -> None:
