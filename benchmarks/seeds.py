@@ -1,8 +1,7 @@
 r"""Trains an experiment with several seeds, one after the other, and evaluates each policy again.
 
-    python benchmarks/seeds.py experiments/hopper.yaml 10 --work WORK > benchmarks/results/hopper_seeds.json
-    python benchmarks/seeds.py experiments/hopper.yaml 10 scaler.kind=fixed scaler.actors_fixed=8 --work WORK/fixed \
-        > benchmarks/results/hopper_fixed_seeds.json
+    python benchmarks/seeds.py experiments/hopper.yaml 10 cache.kind=none --beside experiments/hopper-fixed.yaml \
+        --work WORK > benchmarks/results/hopper_seeds.json
 
 Arguments after the number of seeds are settings of the experiment, as ``--set`` takes them. A run stops at the
 evaluation that reached its target, which favours lucky evaluations. So each final policy is evaluated on 100 other
@@ -10,8 +9,8 @@ start states, with its best actions and with sampled ones.
 
 ``--first-seed 100`` begins there. ``--arithmetic avx2 default`` trains each seed once with each of these values of
 torch's ATEN_CPU_CAPABILITY; ``native`` leaves it unset. ``--base CHECKOUT`` also trains with another checkout's code
-and its file of that name, in turn with this one's, so that a machine that slows down does so for both. Runs are kept
-in ``--work``, and a second call with the same arguments continues there.
+and its file of that name, in turn with this one's, so that a machine that slows down does so for both. ``--beside
+FILE`` does so with another file. Runs are kept in ``--work``, and a second call with the same arguments continues there.
 """
 
 from __future__ import annotations
@@ -54,13 +53,14 @@ def train_and_evaluate(
     return {
         "seed": seed,
         "arithmetic": arithmetic,
-        **{key: summary[key] for key in ("stop_reason", "rounds", "env_steps_total")},
+        **{key: summary[key] for key in ("stop_reason", "rounds", "env_steps_total", "actors")},
         "evaluation_return_mean_at_the_end": summary["evaluation_return_mean"],
         f"evaluation_return_mean_of_{EPISODES}_others": anew["evaluation_return_mean"],
         f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
         f"sampled_return_mean_of_{EPISODES}_others": sampled["evaluation_return_mean"],
         "episode_return_mean_in_training": summary["episode_return_mean"],
         "modelled_spent_usd": summary["spent_usd"],
+        **{f"modelled_{part}": summary[part] for part in ("actors_cost_usd", "learner_cost_usd", "modelled_s")},
         "seconds_of_rounds_and_evaluations": (seconds := sum(
             # Before evaluations ran in parallel with rounds, their time was not included.
             row["round_s"] + (0.0 if "evaluation_round" in row else row["evaluate_s"] or 0.0) for row in rows)),
@@ -82,21 +82,27 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N")
     parser.add_argument("--arithmetic", nargs="+", default=[NATIVE], metavar="NAME")
-    parser.add_argument("--base", type=Path, help="another checkout, to compare with")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--base", type=Path, help="another checkout, to compare with")
+    other.add_argument("--beside", metavar="EXPERIMENT", help="another file, to compare with")
     asked = parser.parse_intermixed_args()
     if asked.seeds < 1:
         parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
-    checkouts = {"seeds": ROOT} | ({"base_seeds": asked.base.resolve()} if asked.base else {})
-    results: dict[str, list[dict[str, float | str | int]]] = {name: [] for name in checkouts}
+    contenders = {"seeds": (ROOT, asked.experiment)}
+    if asked.base:
+        contenders["base_seeds"] = (asked.base.resolve(), asked.experiment)
+    if asked.beside:
+        contenders["beside_seeds"] = (ROOT, asked.beside)
+    results: dict[str, list[dict[str, float | str | int]]] = {name: [] for name in contenders}
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for arithmetic in asked.arithmetic:
-            for name, checkout in checkouts.items():
+            for name, (checkout, experiment) in contenders.items():
                 out = (asked.work / name / f"{seed}-{arithmetic}").resolve()
                 results[name].append(
-                    train_and_evaluate(checkout, asked.experiment, seed, asked.settings, out, arithmetic))
+                    train_and_evaluate(checkout, experiment, seed, asked.settings, out, arithmetic))
                 print(name, results[name][-1], file=sys.stderr, flush=True)
     print(json.dumps({
         **origin(" ".join(("python", *sys.orig_argv[1:]))),
-        "commits": {name: commit_of(checkout) for name, checkout in checkouts.items()},
+        "commits": {name: commit_of(checkout) for name, (checkout, _) in contenders.items()},
         "medians": {name: medians(found) for name, found in results.items()}, **results,
     }, indent=2))
