@@ -34,7 +34,7 @@ def steps_per_s(changes: Sequence[str]) -> float:
     """Trains once. Returns the trained steps per second."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "runtime", "train", "experiments/hopper.yaml", "--out", f"{folder}/run",
+            [sys.executable, "-m", "runtime", "train", "experiments/hopper-fixed.yaml", "--out", f"{folder}/run",
              *(word for change in changes for word in ("--set", change))],
             cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in Path(folder, "run", "rounds.jsonl").read_text().splitlines()][LEFT_OUT:]

@@ -53,7 +53,7 @@ from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.costs import make_cost_model  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
 
-HOPPER, RESULTS = ROOT / "experiments" / "hopper.yaml", ROOT / "benchmarks" / "results" / "pool_pays.json"
+HOPPER, RESULTS = ROOT / "experiments" / "hopper-fixed.yaml", ROOT / "benchmarks" / "results" / "pool_pays.json"
 ENVIRONMENT, THRESHOLD, EPISODES = "InvertedDoublePendulum-v5", 9100.0, 10
 CHOOSING = (100, 101)
 SLOWER_S = (0.005, 0.02, 0.1)
@@ -72,7 +72,7 @@ VARIANTS: dict[str, Any] = {
     "PPO, hopper.yaml": ["evaluation.every_rounds=1"], "PPO, rl-zoo3": [*ZOO, "evaluation.every_rounds=1"],
     "PPO, rl-zoo3, rounds of 512": [*ZOO, "scaler.actors_fixed=16", "actor.fragment_steps=32",
                                     "evaluation.every_rounds=2"]}
-"""Steps for one update, or settings over those of experiments/hopper.yaml."""
+"""Steps for one update, or settings over those of experiments/hopper-fixed.yaml."""
 
 
 def make_pool(out: str, seed: int) -> nitro_rl.ActorPool:

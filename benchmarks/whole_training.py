@@ -25,7 +25,7 @@ SETTINGS = {
     "minibatch 256": {"batch": 4096, "epochs": 10, "minibatch": 256, "learning-rate": 3e-4},
     "example": {"batch": 2048, "epochs": 5, "minibatch": 64, "learning-rate": 3e-4},
 }
-"""By name: 10 epochs over 4,096 steps; and the settings of experiments/hopper.yaml with its fewest actors."""
+"""By name: 10 epochs over 4,096 steps; and the settings of experiments/hopper-fixed.yaml."""
 
 
 @dataclass

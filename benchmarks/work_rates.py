@@ -31,7 +31,7 @@ from runtime.cost.rates import TABLE_PATH, UNITS, workload  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
 
-REFERENCE = ROOT / "experiments" / "hopper.yaml"
+REFERENCE = ROOT / "experiments" / "hopper-fixed.yaml"
 
 
 def shipped() -> list[Path]:

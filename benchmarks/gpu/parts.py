@@ -30,7 +30,7 @@ GAME, GAME_STEPS = "SpaceInvadersNoFrameskip-v4", 1024
 ENDING_S = 30
 """Seconds in which a training must end when asked to."""
 TASKS = {"Ant": "experiments/warp/ant.yaml", "Humanoid": "experiments/warp/humanoid.yaml"}
-PLAIN_TASKS = {"Hopper": "experiments/hopper.yaml"}
+PLAIN_TASKS = {"Hopper": "experiments/hopper-fixed.yaml"}
 """Tasks of a rehearsal without MuJoCo Warp."""
 STAND_INS = {"mps": "cores", "mig": "cores", "cuda": "cpu"}
 """Backends that a rehearsal uses instead."""

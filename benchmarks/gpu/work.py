@@ -1,6 +1,6 @@
 """Measures the wall-clock seconds of units of the learner's work on a device. Prints JSON.
 
-    python -m benchmarks.gpu.work experiments/hopper.yaml cuda
+    python -m benchmarks.gpu.work experiments/hopper-fixed.yaml cuda
 
 The measurement is the same as for the bill's table, on one CPU core. Updates and curvature measurements end with
 numbers on the CPU, so they wait for the GPU.

@@ -45,20 +45,24 @@ class Workload:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Settings of all rules. One thread and one actor process give the same run and bill as more of them."""
+        """Settings of all rules. One thread and one actor process give the same run and bill as more of them.
+
+        The bill of every workload has a cache.
+        """
         return {"stop.target_return": self.target_return, "stop.max_steps": self.steps_max,
-                "evaluation.every_rounds": 5, "learner.threads": 1, "fleet.processes": 1}
+                "evaluation.every_rounds": 5, "learner.threads": 1, "fleet.processes": 1,
+                "cache.kind": "serverless"}
 
 
 BEST = ("fixed", "fixed-8", "kungfu", "hydrozoa")
 """`fixed`, and the three cheapest rules on Hopper and Walker2d, not counting controls and pre-trained rules."""
 WORKLOADS = {
-    "hopper": Workload("experiments/hopper-nitro.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
+    "hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
     "walker2d": Workload("experiments/walker2d-nitro.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
                          settings_of="hopper", scheduler="walker2d"),
     "halfcheetah": Workload("experiments/halfcheetah.yaml", 1500.0, 1_000_000, (0.002, 0.004, 0.006),
                             settings_of="hopper", rules=BEST),
-    "slow_hopper": Workload("experiments/hopper-nitro.yaml", 3000.0, 1_000_000, (0.01, 0.02, 0.03),
+    "slow_hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.01, 0.02, 0.03),
                             settings_of="hopper", rules=(*BEST, "noise-scale"), step_s=0.005),
 }
 

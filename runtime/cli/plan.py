@@ -209,7 +209,7 @@ def _write(options: argparse.Namespace, planned: Experiment, changes: list[str])
 
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
     written = experiment_from_tree(changed_keys(changes), source=str(options.write),
-                                   base=planned.model_dump(exclude_unset=True))
+                                   base=planned.without_unused().model_dump(exclude_unset=True))
     unused = [key for keys in written.unused.values() for key in keys]
     options.write.write_bytes(yaml_text.dump({"extends": base, **without_keys(
         changed_keys([*options.set, *changes]), unused)}).encode())

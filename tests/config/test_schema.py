@@ -160,9 +160,22 @@ def test_every_field_is_described(path: str):
 def test_shipped_experiments_load(path: Path):
     experiment = load_experiment(path).resolved()
     name = experiment.environment.id.rpartition(":")[2].lower().replace("-", "")
-    assert name.startswith(path.stem.split("-")[0].replace("_", ""))
-    is_nitro = "paper" in path.parts or path.stem.endswith("-nitro")
+    assert path.stem == "nitro" or name.startswith(path.stem.split("-")[0].replace("_", ""))
+    is_nitro = "paper" in path.parts or path.stem.endswith("-nitro") or path.stem in ("hopper", "nitro")
     assert experiment.scaler.kind == ("nitro" if is_nitro else "fixed")
+
+
+def test_the_files_for_hopper_differ_in_what_their_first_lines_say():
+    first, fixed, whole = (load_experiment(ROOT / f"experiments/{name}.yaml")
+                           for name in ("hopper", "hopper-fixed", "nitro"))
+    assert {name for name in type(first).model_fields if getattr(first, name) != getattr(fixed, name)} == {
+        "scaler", "cache"}
+    assert (fixed.scaler.actors_fixed, fixed.cache.kind) == (8, "serverless")
+    assert (first.cache.kind, first.actor.provisioned, first.scaler.actors_max) == ("none", 0, 32)
+    assert (whole.algorithm, whole.network, whole.stop.target_return) == (
+        first.algorithm, first.network, first.stop.target_return)
+    assert (whole.learner.instance_types, whole.cache.kind, whole.actor.provisioned, whole.scaler.actors_max) == (
+        ("g4dn.xlarge", "g6.xlarge"), "serverless", 64, 64)
 
 
 @pytest.mark.parametrize("environment", ["hopper", "humanoid", "walker2d", "space_invaders", "qbert", "gravitar"])

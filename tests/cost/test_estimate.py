@@ -25,7 +25,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 
 
 def test_the_shipped_experiment():
-    found = expected_cost(load_experiment(ROOT / "experiments" / "hopper.yaml").resolved(is_deployed=True))
+    found = expected_cost(load_experiment(ROOT / "experiments" / "hopper-fixed.yaml").resolved(is_deployed=True))
     # m7i.large, the most expensive of the types that may be launched.
     assert found.learner_usd_per_hour == pytest.approx(0.1008 + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED)
     assert found.cache_usd_per_hour == pytest.approx(SERVERLESS)

@@ -281,7 +281,7 @@ def test_durations_of_quite_other_gradients_are_refused_before_anything_starts(t
     (["kind=stellaris", "update_timeout_s=60"],
      r"update_timeout_s = 60 is .* the 320 gradients of an update on 8,192 samples .* 65 s; allowed: 65 to 86400")])
 def test_a_learner_function_without_the_time_for_an_update_is_refused_before_it_starts(changes: list[str], told: str):
-    experiment = load_experiment(ROOT / "experiments" / "hopper-nitro.yaml", [f"learner.{one}" for one in changes])
+    experiment = load_experiment(ROOT / "experiments" / "hopper.yaml", [f"learner.{one}" for one in changes])
     with pytest.raises(ExperimentError, match=told):
         preflight(experiment.resolved())
 

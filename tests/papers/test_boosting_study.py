@@ -127,7 +127,7 @@ def test_all_arms_start_as_many_actors(monkeypatch: pytest.MonkeyPatch) -> None:
         "actors": [decide(SimpleNamespace(learner=None), [None] * index, index + 1) for index in range(rounds)]})
     monkeypatch.setattr(dollar_arms, "measured", lambda learner, updates: float(
         np.random.default_rng(len(updates)).random()))
-    experiment = load_experiment(Path("experiments/hopper-nitro.yaml"), ["seed=3"])
+    experiment = load_experiment(Path("experiments/hopper.yaml"), ["seed=3"])
     found = {line["arm"].replace("convexity", "random"): line["actors"]
              for line in dollar_arms.arms(experiment, 30, {}, 0.0)}
     assert set(found) == {"random", "random-permuted", "random-even", "random-rounds"}

@@ -14,7 +14,7 @@ from runtime.gmi.search import Found, Layout, Profile, search_layout
 from runtime.planning.layouts import changes_of, layout_lines
 from tests.helpers import ROOT
 
-HOPPER = ROOT / "experiments" / "hopper.yaml"
+HOPPER = ROOT / "experiments" / "hopper-fixed.yaml"
 MIB = 2**20
 
 

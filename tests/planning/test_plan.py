@@ -30,7 +30,7 @@ from runtime.training.trial import try_environment
 from tests.fakes import ManualClock
 from tests.helpers import ROOT
 
-HOPPER = ROOT / "experiments" / "hopper.yaml"
+HOPPER = ROOT / "experiments" / "hopper-fixed.yaml"
 UNITS_OF_HOPPER = {**table()["workloads"]["Hopper-v5 none mlp ppo"], "round_s": 0.002, "trajectory_s": 0.0003}
 SAMPLE = Sample(UNITS_OF_HOPPER, 320_000, 256)
 

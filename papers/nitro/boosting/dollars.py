@@ -1,6 +1,6 @@
 """Compares trainings with actors chosen by a score, by the same score in permuted order, and by none, at equal dollars.
 
-    python -m papers.nitro.boosting.dollars experiments/hopper-nitro.yaml --seed 0 --out WORK [--minutes M]
+    python -m papers.nitro.boosting.dollars experiments/hopper.yaml --seed 0 --out WORK [--minutes M]
 
 The arms are trainings from the same start with the same random streams:
 

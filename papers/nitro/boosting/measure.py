@@ -1,6 +1,6 @@
 """Measures each round's signals along one training, their noise, and the gain from boosting the round.
 
-    python -m papers.nitro.boosting.measure experiments/hopper-nitro.yaml --seed 0 --out WORK [--paper] [--minutes M]
+    python -m papers.nitro.boosting.measure experiments/hopper.yaml --seed 0 --out WORK [--paper] [--minutes M]
 
 The base is a training with I_min actors in every round. Before each of its rounds k, with policy π_k:
 

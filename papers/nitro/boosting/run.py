@@ -19,7 +19,7 @@ from pathlib import Path
 SEEDS = range(3)
 DOLLAR_SEEDS = range(10, 16)
 """Other seeds, so that a signal is not judged on the seeds that selected it."""
-HOPPER, WALKER = "experiments/hopper-nitro.yaml", "experiments/walker2d-nitro.yaml"
+HOPPER, WALKER = "experiments/hopper.yaml", "experiments/walker2d-nitro.yaml"
 WALKER_OPTIONS = ("--rounds", "32", "--repetitions", "4", "--largest", "4096")
 """Fewer than for Hopper, to save time."""
 PAPER = "experiments/paper/hopper-ppo.yaml"

@@ -19,7 +19,7 @@ from runtime.config.loading import load_experiment
 from runtime.ports.learning import DetectorSamples
 
 Case = TypeVar("Case")
-SETTINGS = {"paper": "experiments/paper/hopper-ppo.yaml", "ours": "experiments/hopper-nitro.yaml"}
+SETTINGS = {"paper": "experiments/paper/hopper-ppo.yaml", "ours": "experiments/hopper.yaml"}
 """Table 1's PPO on Hopper, whose ten steps a round hardly move a policy, and the file that this project ships."""
 SETTING_NAMES = {"paper": "Table 1's settings", "ours": "our settings"}
 OURS = {"ours": SETTINGS["ours"]}
