@@ -10,7 +10,8 @@ start states, with its best actions and with sampled ones.
 ``--first-seed 100`` begins there. ``--arithmetic avx2 default`` trains each seed once with each of these values of
 torch's ATEN_CPU_CAPABILITY; ``native`` leaves it unset. ``--base CHECKOUT`` also trains with another checkout's code
 and its file of that name, in turn with this one's, so that a machine that slows down does so for both. ``--beside
-FILE`` does so with another file. Runs are kept in ``--work``, and a second call with the same arguments continues there.
+FILE`` does so with another file. Runs are kept in ``--work``, and a second call with the same arguments continues
+there.
 """
 
 from __future__ import annotations
