@@ -24,7 +24,8 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     Its context has ``experiment``, the experiment file, and may have
 
     - ``run``: the run's name; by default derived from everything that decides the run's rounds,
-    - ``actor_concurrency``: concurrent executions that the account has left for functions without a reservation,
+    - ``actor_concurrency``: concurrent executions that the account has left for the guard and for functions without a
+      reservation,
     - ``mail``: an address that gets the guard's reports and alarms,
     - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`.
 
@@ -42,7 +43,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     results = ResultsStack(app, RESULTS_STACK)
     network = NetworkStack(app, NETWORK_STACK, region=plan.prices.region, results_bucket=results.bucket,
                            own=OwnNetwork.from_context(context, plan))
-    guard = GuardStack(app, GUARD_STACK, network=network)
+    guard = GuardStack(app, GUARD_STACK, network=network, reserved_executions=plan.reserved_for_guard)
     ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
     if address := context("mail"):
         MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address))

@@ -34,8 +34,8 @@ from runtime.names import (
     LEARNER_SUFFIX,
     LEDGER_OUTPUT,
     LEDGER_TABLE_VARIABLE,
-    METRIC_NAMESPACE,
     REPORTS_TOPIC_VARIABLE,
+    RESERVED_OUTPUT,
     STACK_PREFIX,
     VERSION_OUTPUT,
 )
@@ -49,6 +49,8 @@ MEMORY_MIB = 256
 TIMEOUT_S = 110
 """Nearly two intervals. The next tick continues work that one does not finish."""
 SILENT_PERIODS = 5
+GUARD_NAMESPACE = "NitroGuard"
+"""Namespace of its metric. No role of an experiment may write it."""
 _MINUTE = Duration.minutes(1)
 _STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
 _GROUPS = arn_of("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}")
@@ -71,13 +73,17 @@ class GuardStack(Stack):
         reports: The topic of its reports and alarms.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, network: NetworkStack) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, network: NetworkStack, reserved_executions: int | None = None
+    ) -> None:
         """Composes the guard.
 
         Args:
             scope: The app.
             construct_id: The stack's name.
             network: Owns the role that actor functions get when they leave it.
+            reserved_executions: Concurrent executions that nothing else in the account can use; None if the account
+                is too small, or unknown.
         """
         super().__init__(scope, construct_id, description="Nitro: ends experiments whose money or time is up")
         self.ledger = dynamodb.Table(
@@ -91,7 +97,7 @@ class GuardStack(Stack):
         self.reports = self._make_topic()
         self._log_group = make_log_group(self, "Logs", retention=logs.RetentionDays.ONE_MONTH)
         self._role = self._make_role(network)
-        self._function = self._make_function()
+        self._function = self._make_function(reserved_executions)
         # The function's rights come first: without them a tick could end nothing.
         rule = events.Rule(
             self, "EveryMinute", description="Lets the guard look at all experiments",
@@ -108,7 +114,8 @@ class GuardStack(Stack):
         _ask(self, "Replacement", VERSION_TYPE, self._function)
         for name, value in {VERSION_OUTPUT: str(VERSION), LEDGER_OUTPUT: self.ledger.table_name,
                             "GuardFunction": self._function.function_name,
-                            "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name}.items():
+                            "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name,
+                            RESERVED_OUTPUT: str(reserved_executions or 0)}.items():
             CfnOutput(self, name, value=value)
 
     def add_check(self, stack: Stack, needs: Needs) -> None:
@@ -235,8 +242,7 @@ class GuardStack(Stack):
                     "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeTags", "DescribeVpcs")]),
         ]
 
-    def _make_function(self) -> lambda_.Function:
-        """The guard's function. It reserves no concurrency: Lambda refuses that in a new account, which has ten."""
+    def _make_function(self, reserved_executions: int | None) -> lambda_.Function:
         with guard_files() as folder:
             function = lambda_.Function(
                 self, "Guard",
@@ -247,6 +253,7 @@ class GuardStack(Stack):
                 code=lambda_.Code.from_asset(str(folder)),
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),
+                reserved_concurrent_executions=reserved_executions,
                 environment={LEDGER_TABLE_VARIABLE: self.ledger.table_name,
                              REPORTS_TOPIC_VARIABLE: self.reports.topic_arn},
                 role=self._role,
@@ -266,7 +273,7 @@ class GuardStack(Stack):
             alarm_description="The guard could not see to an experiment: look into its log")
         looks = logs.MetricFilter(
             self, "Looks", log_group=self._log_group, filter_pattern=logs.FilterPattern.literal(f'"{LOOKED_AT_ALL}"'),
-            metric_namespace=METRIC_NAMESPACE, metric_name="GuardLooks")
+            metric_namespace=GUARD_NAMESPACE, metric_name="GuardLooks")
         silent = looks.metric(period=_MINUTE, statistic="Sum").create_alarm(
             self, "Silent", threshold=1, evaluation_periods=SILENT_PERIODS,
             comparison_operator=comparison.LESS_THAN_THRESHOLD,

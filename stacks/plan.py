@@ -37,6 +37,8 @@ from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.files import read_regular
 from stacks.staging import LEFT_OUT
 
+GUARD_EXECUTIONS = 2
+"""Executions that the guard reserves where the account allows it: two ticks may overlap."""
 REGION_VARIABLE = "CDK_DEFAULT_REGION"
 """The CDK's command line sets it to the region that it deploys to."""
 RUN_CHARACTERS = 8
@@ -67,8 +69,8 @@ class Plan:
         run: The run's name.
         file: The experiment file, byte for byte. If it extends others, all their settings in one.
         package: ``environment.package``; a folder's path is relative to the experiment file's folder.
-        actor_concurrency: Concurrent executions that the account has left for functions without a reservation. If
-            it is unknown (None), nothing is reserved, and the guard's check refuses what does not fit.
+        actor_concurrency: Concurrent executions that the account has left for the guard and for functions without a
+            reservation. If it is unknown (None), nothing is reserved, and the guard's check refuses what does not fit.
         prices: The prices that count.
         unused: Keys of the files that a run never reads, for display; may be empty.
     """
@@ -170,9 +172,10 @@ class Plan:
         """How many actors may run at once; None means all of a round."""
         if not self.has_function:
             return self.experiment.fleet.processes
-        if self.actor_concurrency is None or not self.has_coordinator or self._is_reserved:
-            return self.actor_concurrency
-        return max(0, self.actor_concurrency - self._others)
+        if self.actor_concurrency is None:
+            return None
+        unreserved = self.actor_concurrency - (self.reserved_for_guard or 0)
+        return max(0, unreserved - self._others) if self.has_coordinator and not self._is_reserved else unreserved
 
     @property
     def _others(self) -> int:
@@ -229,6 +232,12 @@ class Plan:
         return _with_digest(name, f"actors of {name}")
 
     @property
+    def reserved_for_guard(self) -> int | None:
+        """The guard's reserved concurrency; None if the account is unknown, or too small to reserve it."""
+        is_large = (self.actor_concurrency or 0) >= UNRESERVABLE_CONCURRENCY + GUARD_EXECUTIONS
+        return GUARD_EXECUTIONS if is_large else None
+
+    @property
     def reserved_actors(self) -> int | None:
         """The function's reserved concurrency, which caps its fan-out for every caller.
 
@@ -257,7 +266,8 @@ class Plan:
     def _reservable(self, wanted: int) -> int:
         if self.actor_concurrency is None:
             return wanted
-        return min(wanted, max(0, self.actor_concurrency - UNRESERVABLE_CONCURRENCY))
+        unreserved = self.actor_concurrency - (self.reserved_for_guard or 0)
+        return min(wanted, max(0, unreserved - UNRESERVABLE_CONCURRENCY))
 
 
     @property

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
 from runtime.aws.limits import unreserved_concurrency, vcpu_refusal, vcpus
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import find_stack, outputs_of
 from runtime.config.instances import is_burstable, processor
 from runtime.config.resolved import ResolvedExperiment
-from runtime.names import BOOTSTRAP_QUALIFIER
+from runtime.names import BOOTSTRAP_QUALIFIER, GUARD_STACK, RESERVED_OUTPUT
 
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
 """Statuses of a stack without resources, which a deployment creates again."""
@@ -26,7 +26,7 @@ class Account:
     Attributes:
         account_id: Number of the account.
         region: The region.
-        actor_concurrency: Concurrent executions that no function has reserved.
+        actor_concurrency: Concurrent executions that no function but the guard has reserved.
         vcpus: By instance type, its own vCPUs and its family's quota; empty if the learner is not an instance.
         plan: Remark for people that the account is on AWS' Free plan, or that AWS could not be asked. Otherwise empty.
     """
@@ -64,13 +64,13 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
     learner = experiment.learner
     is_free, plan = _free_plan(session)
     if not learner.has_instance:
-        return Account(account_id, str(session.region_name), unreserved_concurrency(session.client), {}, plan)
+        return Account(account_id, str(session.region_name), _concurrency(session), {}, plan)
     image = _check_parameter(session, learner.image_parameter,
                              f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
                              f"{session.region_name}")
     if is_free:
         _check_free(session, learner.instance_types, learner.image_parameter, image)
-    account = Account(account_id, str(session.region_name), unreserved_concurrency(session.client),
+    account = Account(account_id, str(session.region_name), _concurrency(session),
                       vcpus(session.client, learner.instance_types, learner.market), plan)
     if refusal := vcpu_refusal(account.vcpus, learner.market, f"account {account_id}, region {session.region_name}"):
         raise AccountError(refusal)
@@ -133,6 +133,12 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
         raise AccountError(
             f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not "
             f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}")
+
+
+def _concurrency(session: Session) -> int:
+    """Returns how many executions no function has reserved, but for the guard's."""
+    guard = ask(lambda: find_stack(session.client("cloudformation"), GUARD_STACK))
+    return unreserved_concurrency(session.client) + int(outputs_of(guard or {}).get(RESERVED_OUTPUT, 0))
 
 
 def _check_parameter(session: Session, name: str, problem: str) -> str:

@@ -17,6 +17,7 @@ from runtime.aws.limits import vcpu_quota
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
+from runtime.names import GUARD_STACK, RESERVED_OUTPUT
 from runtime.operations import quotas
 from runtime.operations.quotas import read_account
 from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
@@ -80,8 +81,13 @@ def test_what_other_functions_have_reserved_is_not_there(aws: None, monkeypatch:
     client.put_function_concurrency(FunctionName="other", ReservedConcurrentExecutions=64)
     try:
         assert read(experiment()).actor_concurrency == 136
+        # The guard's own are counted as free, so that a second deployment plans the same reservation.
+        session().client("cloudformation").create_stack(StackName=GUARD_STACK, TemplateBody=json.dumps({
+            **json.loads(TEMPLATE), "Outputs": {RESERVED_OUTPUT: {"Value": "2"}}}))
+        assert read(experiment()).actor_concurrency == 138
     finally:
         client.delete_function(FunctionName="other")
+        session().client("cloudformation").delete_stack(StackName=GUARD_STACK)
         session().client("iam").delete_role(RoleName="other")
 
 

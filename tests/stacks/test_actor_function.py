@@ -43,7 +43,7 @@ def test_nothing_is_reserved_in_an_account_that_may_be_too_small(each_cache: Ass
     assert [one for one in functions if "ReservedConcurrentExecutions" in one["Properties"]] == []
 
 
-@pytest.mark.parametrize(("left", "reserved", "provisioned"), [(10, None, None), (104, None, 4), (106, 6, 6)])
+@pytest.mark.parametrize(("left", "reserved", "provisioned"), [(10, None, None), (106, None, 4), (108, 6, 6)])
 def test_a_small_account_degrades(
     synthesise: Synthesise, left: int, reserved: int | None, provisioned: int | None
 ) -> None:

@@ -97,7 +97,7 @@ def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("left", "reserved", "at_once"), [
-    (None, None, None), (1000, 4, 1000), (109, None, 103), (7, None, 1)])
+    (None, None, None), (1000, 4, 998), (109, None, 101), (7, None, 1)])
 def test_as_many_learner_functions_run_at_once_as_there_are_learners(tmp_path, left, reserved, at_once) -> None:
     plan = plan_of(tmp_path, {"actor_concurrency": left}, learner__kind="stellaris")
     assert (plan.reserved_learners, plan.concurrency) == (reserved, at_once)

@@ -305,8 +305,8 @@ def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, ca
 
 
 @pytest.mark.parametrize(("concurrency", "expected"), [
-    (1000, []), (140, []),
-    (139, ["none can be reserved"]), (105, ["none can be reserved", "room for 5 warm actors, not 10"]),
+    (1000, []), (142, []),
+    (141, ["none can be reserved"]), (107, ["none can be reserved", "room for 5 warm actors, not 10"]),
     (39, ["39 functions may run at once", "none can be reserved", "room for 0 warm actors, not 10"])])
 def test_what_the_account_restricts_is_told(
         aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], concurrency: int, expected: list[str]):

@@ -12,8 +12,10 @@ import pytest
 from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
 from runtime.guard.needs import Needs
 from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
+from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
+from stacks.guard import GUARD_NAMESPACE
 from stacks.staging import guard_files
-from tests.stacks.conftest import RUN, STACK, Assembly, flat
+from tests.stacks.conftest import RUN, STACK, Assembly, Synthesise, flat
 
 GUARD = "NitroGuard"
 
@@ -79,6 +81,16 @@ def test_its_function(serverless: Assembly) -> None:
         "NITRO_LEDGER_TABLE": f"<{table}>", "NITRO_REPORTS_TOPIC": f"<{topic}>"}
 
 
+@pytest.mark.parametrize(("context", "reserved"), [
+    ({}, None), ({"actor_concurrency": "101"}, None), ({"actor_concurrency": "102"}, 2)])
+def test_nobody_can_take_its_executions_where_the_account_is_large_enough(
+    synthesise: Synthesise, context: dict[str, str], reserved: int | None
+) -> None:
+    made = synthesise(context=context)
+    assert only(made, "Lambda::Function").get("ReservedConcurrentExecutions") == reserved
+    assert made.template(GUARD)["Outputs"][RESERVED_OUTPUT]["Value"] == str(reserved or 0)
+
+
 def test_its_ledger(serverless: Assembly) -> None:
     table = only(serverless, "DynamoDB::Table")
     assert table["KeySchema"] == [{"AttributeName": "run", "KeyType": "HASH"}]
@@ -99,7 +111,8 @@ def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) ->
     looks = only(serverless, "Logs::MetricFilter")
     assert looks["FilterPattern"] == f'"{LOOKED_AT_ALL}"', "not merely that it ran"
     assert looks["MetricTransformations"] == [
-        {"MetricName": "GuardLooks", "MetricNamespace": "Nitro", "MetricValue": "1"}]
+        {"MetricName": "GuardLooks", "MetricNamespace": GUARD_NAMESPACE, "MetricValue": "1"}]
+    assert GUARD_NAMESPACE != METRIC_NAMESPACE, "experiments write the other one, also from their environment's code"
     statements = {one["Sid"]: one for one in only(serverless, "SNS::TopicPolicy")["PolicyDocument"]["Statement"]}
     assert flat(statements["Alarms"]["Principal"]["Service"]) == "cloudwatch.amazonaws.com"
     assert statements["AllowPublishThroughSSLOnly"]["Effect"] == "Deny"

@@ -110,13 +110,16 @@ def test_elasticache_names_are_short_lower_case_and_still_differ(tmp_path: Path)
         assert "--" not in name
 
 
-@pytest.mark.parametrize(("left", "reserved", "provisioned"), [
-    (None, None, 6), (1000, 6, 6), (106, 6, 6), (105, None, 5), (100, None, 0), (10, None, 0), (0, None, 0)])
+@pytest.mark.parametrize(("left", "guard", "reserved", "provisioned"), [
+    (None, None, None, 6), (1000, 2, 6, 6), (108, 2, 6, 6), (107, 2, None, 5), (102, 2, None, 0), (101, None, None, 1),
+    (10, None, None, 0), (0, None, None, 0)])
 def test_a_hundred_executions_stay_unreserved(
-    tmp_path: Path, left: int | None, reserved: int | None, provisioned: int
+    tmp_path: Path, left: int | None, guard: int | None, reserved: int | None, provisioned: int
 ) -> None:
     made = plan(tmp_path, context={"actor_concurrency": left}, actor__provisioned=6)
-    assert (made.reserved_actors, made.provisioned_actors) == (reserved, provisioned)
+    assert (made.reserved_for_guard, made.reserved_actors, made.provisioned_actors) == (guard, reserved, provisioned)
+    if left is not None:
+        assert left - (guard or 0) - (reserved or 0) >= 100 or guard is reserved is None
 
 
 @pytest.mark.parametrize(("changes", "left", "needed"), [
