@@ -26,14 +26,18 @@ def check_version(client: Client) -> None:
         raise AccountError(f"{replacement_refusal(VERSION, deployed)}. Nothing was deployed")
 
 
-def check_guard(client: Client) -> dict[str, str]:
+def check_guard(client: Client, own: str) -> dict[str, str]:
     """Makes the guard run one check without acting on it.
+
+    Args:
+        client: Makes the client of a service.
+        own: Name of the stack that is to be deployed.
 
     Returns:
         Labeled facts about the guard, for display.
 
     Raises:
-        AccountError: The guard would not work.
+        AccountError: The guard would not work, or has trouble with that stack.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
     if stack is None:
@@ -44,7 +48,12 @@ def check_guard(client: Client) -> dict[str, str]:
                            "would end a deployment")
     _check_rule(client, outputs)
     seen = _look(client, outputs["GuardFunction"])
+    failed = {str(one["stack"]): one["error"] for one in seen if "error" in one}
+    if own in failed:
+        raise AccountError(f"the guard has trouble with an earlier {own}, so nothing was deployed: {failed[own]}")
     others = f"{len(seen)} other deployment{'s' * (len(seen) != 1)}" if seen else "no other deployment"
+    if failed:
+        others += f", and has trouble with {', '.join(sorted(failed))}"
     return {"guard": f"armed: {outputs['GuardFunction']} looks every {INTERVAL_S:.0f} s; it sees {others}",
             "reports": _reports(client, outputs["ReportsTopic"])}
 

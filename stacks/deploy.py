@@ -170,7 +170,7 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
     code = run_cdk(["deploy", *SHARED_STACKS, *([MAIL_STACK] if has_mail else []), *words], region=account.region)
     if code:
         return code
-    _tell(check_guard(clients(session)))
+    _tell(check_guard(clients(session), plan.stack_name))
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
     if not code and plan.has_coordinator:
         _tell({"rounds": _begin_rounds(clients(session), plan)})

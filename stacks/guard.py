@@ -200,7 +200,7 @@ class GuardStack(Stack):
             iam.PolicyStatement(sid="FindLearners", resources=["*"],
                                 actions=["autoscaling:DescribeAutoScalingGroups",
                                          "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]),
-            iam.PolicyStatement(sid="EndGroups", actions=["autoscaling:UpdateAutoScalingGroup"],
+            iam.PolicyStatement(sid="EndGroups", actions=["autoscaling:SetDesiredCapacity"],
                                 resources=[_GROUPS]),
             iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[_INSTANCES],
                                 conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -29,6 +29,8 @@ FRESH_S = 2.5 * INTERVAL_S
 """The guard is armed if its last tick is at most this old."""
 ANSWER_S = 115
 """CloudFormation waits this long for the answer. A guard that does not answer does not guard."""
+SEEN_S = 30.0
+"""CloudFormation may list a stack some seconds after its creation began."""
 _REASON_CHARACTERS, _SEND_S = 1000, 20.0
 
 
@@ -42,7 +44,7 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 
 def answer(
-    event: Mapping[str, Any], look: Callable[[], Collection[str]], last_tick_s: Callable[[], float | None], *,
+    event: Mapping[str, Any], look: Callable[[], Mapping[str, str]], last_tick_s: Callable[[], float | None], *,
     client: Client, now: Callable[[], float], wait_s: float, pause_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -50,12 +52,12 @@ def answer(
 
     Args:
         event: The request.
-        look: Looks at all deployments without changing anything and returns the names of their stacks. Raises
-            RuntimeError if that fails.
+        look: Looks at all deployments without changing anything. Returns the names of their stacks, each with what is
+            wrong with it, which is empty if nothing is.
         last_tick_s: Returns the time of the last tick by EventBridge, in seconds since 1970; None if there was none.
         client: Makes boto3 clients by service name.
         now: Returns seconds since 1970.
-        wait_s: Seconds to wait for the first tick of a new guard.
+        wait_s: Seconds to wait in all, mainly for the first tick of a new guard.
         pause_s: Seconds between two checks.
         sleep: Waits for a number of seconds.
     """
@@ -63,9 +65,10 @@ def answer(
     try:
         if event["RequestType"] != "Delete" and _is_to_be_armed(event):
             _check_needs(event, client)
-            _check_seen(event["StackId"], look())
-            _wait_until_armed(last_tick_s, now, wait_s, pause_s, sleep)
-    except (UnguardedError, RunError, RuntimeError, *AWS_ERRORS) as error:
+            until_s = now() + wait_s
+            _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
+            _wait_until_armed(last_tick_s, now, until_s, pause_s, sleep)
+    except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
     body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
             "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
@@ -106,22 +109,26 @@ def _check_needs(event: Mapping[str, Any], client: Client) -> None:
         raise UnguardedError(f"{refusal}. Nothing was made")
 
 
-def _check_seen(stack: str, seen: Collection[str]) -> None:
-    """Checks that the guard sees the stack that asks.
+def _wait_until_seen(stack: str, look: Callable[[], Mapping[str, str]], now: Callable[[], float], pause_s: float,
+                     sleep: Callable[[float], None]) -> None:
+    """Waits until the guard sees the stack that asks. Trouble with other stacks does not matter here.
 
     Raises:
-        UnguardedError: It does not.
+        UnguardedError: It does not see it, or there is something wrong with it.
     """
-    name = stack.split("/")[1]
+    name, until_s = stack.split("/")[1], now() + SEEN_S
+    while name not in (seen := look()) and now() < until_s:
+        sleep(pause_s)
+    if seen.get(name):
+        raise UnguardedError(f"{name}: {seen[name]}")
     if name not in seen:
         raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
                              "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
                              "beside its context, replace them; use the context key tags instead")
 
 
-def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], wait_s: float, pause_s: float,
+def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], until_s: float, pause_s: float,
                       sleep: Callable[[float], None]) -> None:
-    until_s = now() + wait_s
     while (at_s := last_tick_s()) is None or now() - at_s > FRESH_S:
         if now() >= until_s:
             last = "has never looked" if at_s is None else f"looked last {(now() - at_s) / 60:.0f} minutes ago"

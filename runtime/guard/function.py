@@ -42,7 +42,8 @@ def handler(
         The result of `Guard.tick`; empty for CloudFormation.
 
     Raises:
-        RuntimeError: A deployment could not be handled, or a report could not be sent. This triggers an alarm.
+        RuntimeError: In a tick: a deployment could not be handled, or a report could not be sent. This triggers an
+            alarm.
     """
     client = client or _clients()
     topic = os.environ[REPORTS_TOPIC_VARIABLE]
@@ -62,16 +63,19 @@ def handler(
     def look(*, is_rehearsed: bool) -> dict[str, Any]:
         seen = guard.tick(is_rehearsed=is_rehearsed)
         _log.info(json.dumps(seen))
-        failed = [f"{one['stack']}: {one['error']}" for one in seen["experiments"] if "error" in one]
-        if failed or untold:
-            raise RuntimeError("; ".join(failed + untold))
         return seen
 
     if is_request(event):
-        answer(event, lambda: [one["stack"] for one in look(is_rehearsed=True)["experiments"]],
+        answer(event, lambda: {one["stack"]: one.get("error", "") for one in look(is_rehearsed=True)["experiments"]},
                ledger.last_tick_s, client=client, now=now, wait_s=2 * tick_s, pause_s=pause_s)
         return {}
-    return look(is_rehearsed=bool(event.get("rehearse")))
+    if event.get("rehearse"):
+        return look(is_rehearsed=True)
+    seen = look(is_rehearsed=False)
+    failed = [f"{one['stack']}: {one['error']}" for one in seen["experiments"] if "error" in one]
+    if failed or untold:
+        raise RuntimeError("; ".join(failed + untold))
+    return seen
 
 
 @cache

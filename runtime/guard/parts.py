@@ -68,11 +68,10 @@ def end_learner(client: Client, parts: Parts) -> str:
     scaling = client("autoscaling")
     groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])["AutoScalingGroups"]
     try:
-        # A group that is being deleted has a status and takes no more orders.
-        if any(group[size] for group in groups if not group.get("Status") for size in (
-                "MinSize", "MaxSize", "DesiredCapacity")):
-            scaling.update_auto_scaling_group(
-                AutoScalingGroupName=parts.group, MinSize=0, MaxSize=0, DesiredCapacity=0)
+        # A group that is being deleted has a status and takes no more orders. Its minimum is 0. An update could require
+        # the rights to launch instances, since the group has a launch template.
+        if any(group["DesiredCapacity"] for group in groups if not group.get("Status")):
+            scaling.set_desired_capacity(AutoScalingGroupName=parts.group, DesiredCapacity=0)
     finally:
         waits_for = _end_instances(client, parts.group)
     return waits_for

@@ -41,6 +41,11 @@ ANSWER_S = 30
 """Seconds beyond the function's time limit in which Lambda's answer may arrive."""
 SCRATCH_MIB = 2048
 """Size of /tmp, which holds the run's directory with its checkpoints."""
+_TRANSIENT = ["Lambda.TooManyRequestsException", *(f"Lambda.{name}" for name in (
+    "ClientExecutionTimeoutException", "ServiceException", "AWSLambdaException", "SdkClientException"))]
+"""Errors of Lambda, not of a leg: Step Functions Developer Guide, "Handle Lambda service exceptions"."""
+_TRANSIENT_TRIES = 12
+"""About nine minutes with the pauses below, while the guard bears ten minutes without a heartbeat."""
 _WRITTEN = ("run", "stack", "state", "reason")
 """The attributes of the run's ledger entry that the state machine may write."""
 
@@ -188,7 +193,8 @@ class Coordinator(Construct):
                                    "Payload": {"started_at.$": "$$.Execution.StartTime"}},
                     "ResultSelector": {"done.$": "$.Payload.done"},
                     "TimeoutSeconds": round(LEG_S + ANSWER_S),
-                    **({"Retry": [{**retry, "MaxAttempts": failures - 1}]} if failures > 1 else {}),
+                    "Retry": [{**retry, "ErrorEquals": _TRANSIENT, "MaxAttempts": _TRANSIENT_TRIES},
+                              *([{**retry, "MaxAttempts": failures - 1}] if failures > 1 else [])],
                     "Catch": [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Tell the guard"}],
                     "Next": "Done?"},
                 "Done?": {"Type": "Choice", "Default": "Leg", "Choices": [

@@ -293,13 +293,13 @@ class _Answers:
     @staticmethod
     def describe_auto_scaling_groups(account: Account, AutoScalingGroupNames: list[str]) -> dict[str, Any]:
         return {"AutoScalingGroups": [
-            {"MinSize": 0, "MaxSize": one.desired, "DesiredCapacity": one.desired}
+            {"MinSize": 0, "MaxSize": 1, "DesiredCapacity": one.desired}
             for one in _of(account, AutoScalingGroupNames[0]) if one.is_there(GROUP, account.now_s)]}
 
     @staticmethod
-    def update_auto_scaling_group(account: Account, AutoScalingGroupName: str, **_: Any) -> None:
+    def set_desired_capacity(account: Account, AutoScalingGroupName: str, DesiredCapacity: int) -> None:
         for one in _of(account, AutoScalingGroupName):
-            one.desired = 0
+            one.desired = DesiredCapacity
 
     @staticmethod
     def describe_instances(account: Account, Filters: Any) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from runtime.errors import RunError
-from runtime.guard.check import CHECK_TYPE, FRESH_S, VERSION, VERSION_TYPE, answer, is_request
+from runtime.guard.check import CHECK_TYPE, FRESH_S, SEEN_S, VERSION, VERSION_TYPE, answer, is_request
 from runtime.guard.needs import Needs
+from tests.guard.pretended_account import refused
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 NOW_S, WAIT_S = 1_000_000.0, 80.0
@@ -56,7 +57,8 @@ class Formation:
         self.ticks_s: list[float] = [NOW_S - 30.0]
         self.problem: Exception | None = None
         self.needs: dict[str, str] = {}
-        self.seen = ["Nitro-another", "Nitro-one"]
+        self.seen = {"Nitro-another": "", "Nitro-one": ""}
+        self.listed_at_s = 0.0
 
     def ask(self, kind: str = CHECK_TYPE, request: str = "Create", version: Any = VERSION, **more: Any) -> str:
         """Returns the reason of a refusal; empty if there is none."""
@@ -72,11 +74,11 @@ class Formation:
         assert {"SUCCESS": "", "FAILED": told["Reason"]}[told["Status"]] in told["Reason"]
         return told["Reason"] if told["Status"] == "FAILED" else ""
 
-    def _look(self) -> list[str]:
+    def _look(self) -> dict[str, str]:
         self.looks += 1
         if self.problem:
             raise self.problem
-        return self.seen
+        return self.seen if self.now_s >= self.listed_at_s else {}
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -96,8 +98,24 @@ def test_a_guard_that_looks_lets_an_experiment_be_made(formation: Formation) -> 
 
 def test_one_that_does_not_see_the_stack_is_none(formation: Formation) -> None:
     """`cdk deploy --tags` replaces a stack's own tags, by which the guard finds it."""
-    formation.seen = ["Nitro-another", "Nitro-one-more"]
+    formation.seen = {"Nitro-another": "", "Nitro-one-more": ""}
     assert formation.ask().startswith("the guard does not see Nitro-one, so nothing would end it, and nothing was made")
+
+
+def test_a_stack_that_is_listed_late_is_waited_for(formation: Formation) -> None:
+    """Its creation began seconds ago: the list may still say REVIEW_IN_PROGRESS."""
+    formation.listed_at_s = NOW_S + SEEN_S - 1
+    assert formation.ask() == ""
+    formation.listed_at_s = formation.now_s + 2 * SEEN_S
+    assert formation.ask().startswith("the guard does not see Nitro-one")
+    assert formation.now_s - NOW_S < 3 * SEEN_S
+
+
+def test_only_its_own_trouble_stops_a_stack(formation: Formation) -> None:
+    formation.seen = {"Nitro-another": "ClientError: no", "Nitro-one": ""}
+    assert formation.ask() == ""
+    formation.seen = {"Nitro-one": "ClientError: no"}
+    assert formation.ask() == "Nitro-one: ClientError: no"
 
 
 def test_one_that_was_just_made_is_waited_for(formation: Formation) -> None:
@@ -122,7 +140,7 @@ def test_one_that_is_too_old_is_none(formation: Formation) -> None:
     assert formation.ask(version=VERSION - 1) == "", "it guards what older checkouts deploy"
 
 
-@pytest.mark.parametrize("problem", [RuntimeError("Nitro-one: KeyError"), RunError("the ledger cannot be read")])
+@pytest.mark.parametrize("problem", [refused("Throttling"), RunError("the ledger cannot be read")])
 def test_one_that_cannot_look_is_none(formation: Formation, problem: Exception) -> None:
     formation.problem = problem
     assert formation.ask() == str(problem)
@@ -138,7 +156,7 @@ def test_an_older_checkout_does_not_replace_a_newer_guard(formation: Formation) 
 
 
 def test_a_deletion_is_never_held_up(formation: Formation) -> None:
-    formation.problem, formation.ticks_s = RuntimeError("no"), []
+    formation.problem, formation.ticks_s = RunError("no"), []
     for kind in (CHECK_TYPE, VERSION_TYPE):
         assert formation.ask(kind, "Delete", 99, PhysicalResourceId="known") == ""
     assert formation.looks == 0

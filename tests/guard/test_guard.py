@@ -249,7 +249,7 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
     assert (report["decision"], report["waiting_for"]) == ("it has finished: target_return", "")
     # In moto, a group that is set to 0 has no instance left to end.
     assert account.calls == [
-        "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
+        "autoscaling.set_desired_capacity", "lambda.delete_provisioned_concurrency_config",
         "lambda.put_function_concurrency", "lambda.update_function_configuration", "lambda.delete_alias",
         "lambda.delete_function", "elasticache.delete_serverless_cache", "cloudformation.delete_stack"]
     assert account.left("hopper") == []
@@ -470,7 +470,7 @@ def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(accoun
 
 
 @pytest.mark.parametrize("call", [
-    "autoscaling.update_auto_scaling_group", "lambda.delete_provisioned_concurrency_config",
+    "autoscaling.set_desired_capacity", "lambda.delete_provisioned_concurrency_config",
     "lambda.put_function_concurrency", "lambda.update_function_configuration", "elasticache.delete_serverless_cache"])
 def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(account: Account, call: str) -> None:
     account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
@@ -506,7 +506,7 @@ def test_a_group_that_is_being_deleted_gets_no_orders(account: Account) -> None:
     (group,) = moto.backends.get_backend("autoscaling")["123456789012"]["us-east-1"].autoscaling_groups.values()
     group.status = "Delete in progress"
     account.tick()
-    assert "autoscaling.update_auto_scaling_group" not in account.calls
+    assert "autoscaling.set_desired_capacity" not in account.calls
     assert "ec2.terminate_instances" in account.calls
 
 
@@ -911,14 +911,27 @@ def test_whoever_stops_by_hand_need_not_stay(account: Account, monkeypatch: pyte
 
 def test_a_guard_that_works_is_armed(account: Account) -> None:
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": [{}]}'), 21)}
-    found = check_guard(account.client)
+    found = check_guard(account.client, "Nitro-hopper")
     assert found["guard"].startswith("armed: ")
     assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
     assert found["reports"].startswith("have no subscriber yet: --mail ")
     assert account.invoked == [b'{"rehearse": true}']
     client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
-    assert check_guard(account.client)["reports"] == "go to me@x.org"
+    assert check_guard(account.client, "Nitro-hopper")["reports"] == "go to me@x.org"
+
+
+def test_only_trouble_with_the_own_stack_stops_a_deployment(account: Account) -> None:
+    def answer(stack: str) -> dict[str, Any]:
+        text = json.dumps({"experiments": [{"stack": stack, "error": "ClientError: no"}]}).encode()
+        return {"Payload": StreamingBody(io.BytesIO(text), len(text))}
+
+    account.answer = answer("Nitro-walker")
+    assert check_guard(account.client, "Nitro-hopper")["guard"].endswith(
+        "it sees 1 other deployment, and has trouble with Nitro-walker")
+    account.answer = answer("Nitro-walker")
+    with pytest.raises(AccountError, match="trouble with an earlier Nitro-walker, so nothing was deployed: Cl"):
+        check_guard(account.client, "Nitro-walker")
 
 
 @pytest.mark.parametrize(("arrange", "text"), [
@@ -929,14 +942,14 @@ def test_a_guard_that_works_is_armed(account: Account) -> None:
 def test_one_that_does_not_is_told(account: Account, arrange: Callable[[Account], Any], text: str) -> None:
     arrange(account)
     with pytest.raises(Exception, match=text):
-        check_guard(account.client)
+        check_guard(account.client, "Nitro-hopper")
 
 
 def test_one_that_is_only_prepared_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after ``cdk deploy --no-execute``."""
     monkeypatch.setattr(arming, "find_stack", lambda *_: {"StackStatus": "REVIEW_IN_PROGRESS"})
     with pytest.raises(AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS and does not name its rule"):
-        check_guard(account.client)
+        check_guard(account.client, "Nitro-hopper")
 
 
 def test_a_newer_one_is_not_replaced(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -960,6 +973,14 @@ def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
     answer = handler({"rehearse": True}, None, client=account.client, now=account.now)
     assert answer["experiments"][0]["decision"] == "it has finished: max_rounds"
     assert account.left("hopper")
+    # Trouble with a deployment is for its own owner: a look without acting tells it, and only a tick fails.
+    account.train("walker", "not a name")
+    seen = {one["stack"]: one for one in handler({"rehearse": True}, None, client=account.client, now=account.now)[
+        "experiments"]}
+    assert "'not a name'" in seen["not a name"]["error"]
+    with pytest.raises(RuntimeError, match="not a name: _ForeignStackError"):
+        handler({}, None, client=account.client, now=account.now)
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
 
     account.fail = lambda what: (_ for _ in ()).throw(refused("AccessDenied")) if "serverless" in what else None
     with pytest.raises(RuntimeError, match="Nitro-hopper: TeardownError: .*AccessDenied"):

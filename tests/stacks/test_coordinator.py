@@ -8,7 +8,7 @@ import re
 import pytest
 
 from runtime.errors import ExperimentError
-from runtime.guard.times import LEG_S
+from runtime.guard.times import LATE_S, LEG_S
 from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
 from stacks.deploy import limits
 from stacks.plan import ROUND_S_MAX, Plan
@@ -62,7 +62,14 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
     leg = definition["States"]["Leg"]
     assert leg["Parameters"]["Payload"] == {"started_at.$": "$$.Execution.StartTime"}
     assert leg["TimeoutSeconds"] > LEG_S
-    assert [one["MaxAttempts"] for one in leg["Retry"]] == [3]
+    throttled, failed = leg["Retry"]
+    assert (failed["ErrorEquals"], failed["MaxAttempts"]) == (["States.ALL"], 3)
+    # Of the entries that name an error, the first counts.
+    assert "Lambda.TooManyRequestsException" in throttled["ErrorEquals"]
+    assert "States.ALL" not in throttled["ErrorEquals"]
+    pauses_s = [min(throttled["MaxDelaySeconds"], throttled["IntervalSeconds"] * throttled["BackoffRate"] ** number)
+                for number in range(throttled["MaxAttempts"])]
+    assert 300 < sum(pauses_s) < LATE_S, "the guard ends a run that is silent for longer"
     told = definition["States"]["Tell the guard"]["Parameters"]
     assert told["Key"] == {"run": {"S": f"{NAME}/{RUN}"}}
     assert told["ExpressionAttributeValues"][":stack"] == {"S": "<AWS::StackId>"}

@@ -100,7 +100,7 @@ class Cdk:
         if self.version_problem:
             raise self.version_problem
 
-    def check_guard(self, client: Any) -> dict[str, str]:
+    def check_guard(self, client: Any, own: str) -> dict[str, str]:
         assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
         if self.guard_problem:
             raise self.guard_problem

@@ -604,8 +604,8 @@ def _guard_dies(world: Rehearsal) -> None:
     world.until_gone()
     deaths = world.deaths.read_text().splitlines()
     world.record.tell("guard", f"died {len(deaths)} times, after: {'; '.join(deaths)}")
-    for operation in ("UpdateAutoScalingGroup", "DeleteServerlessCache", "PutFunctionConcurrency", "DeleteStack"):
-        world.check(any(death.startswith(operation) for death in deaths) or operation == "UpdateAutoScalingGroup",
+    for operation in ("SetDesiredCapacity", "DeleteServerlessCache", "PutFunctionConcurrency", "DeleteStack"):
+        world.check(any(death.startswith(operation) for death in deaths) or operation == "SetDesiredCapacity",
                     f"it did not die after {operation}")
 
 

@@ -38,8 +38,6 @@ ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
 """Dependent actions that the reference omits. Lambda Developer Guide, "Defining Lambda function permissions with an
 execution role": giving a function a role requires the right to pass that role."""
 NOT_ASKED_FOR = {
-    ("autoscaling:UpdateAutoScalingGroup", "iam:PassRole"):
-        "for another service-linked role or instance profile; only sizes are set",
     ("cloudformation:DescribeStacks", "cloudformation:ListStacks"): "if it is called without a name: see `actions_of`",
     ("elasticache:DeleteReplicationGroup", "ec2:CreateNetworkInterface"): "done by ElastiCache's service-linked role",
     ("elasticache:DeleteReplicationGroup", "ec2:DeleteNetworkInterface"): "done by ElastiCache's service-linked role",
