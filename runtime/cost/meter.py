@@ -22,6 +22,7 @@ _BASE = "round"
 _AHEAD = "ahead"
 _ELSEWHERE = "elsewhere"
 _PROMISED = "promised"
+_LEDGER = "ledger"
 _SECONDS_MAX = 1e9
 """An upper bound for any duration: about thirty years."""
 _UNKNOWN = Work(ACTOR, 2**31)
@@ -48,6 +49,7 @@ class Meter:
         self._warm_slots: set[tuple[str, int]] = set()
         self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._reserved_s = 0.0
+        self._ledger_promised = self._ledger_writes = 0
         self._limits = model.limits
 
     @property
@@ -79,7 +81,7 @@ class Meter:
         """Returns whether a round with these actors and limits would fit in addition to all current reservations."""
         actors_usd = sum(self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
         standing_usd = sum(self._standing_usd(self._round_seconds_max(limits))) + self._promised_usd
-        return standing_usd + actors_usd <= self.free_usd
+        return standing_usd + actors_usd + self._ledger_usd <= self.free_usd
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves the round's worst case with the most actors that fit, at most ``actors``.
@@ -97,6 +99,7 @@ class Meter:
         if granted < min(smallest, actors):
             for name in (_BASE, _PROMISED, *map(_name, works[:granted])):
                 self.budget.release(name)
+            self._settle_ledger()
             return 0
         return granted
 
@@ -118,9 +121,25 @@ class Meter:
     def reserve(self, works: Sequence[Work]) -> int:
         """Reserves the worst case of each piece of work in the open round, in order; returns how many fit.
 
+        Also reserves the write of the ledger that must follow.
+
         Raises:
             BudgetError: One is reserved already, or its role has no prices.
         """
+        if self._ledger_usd and not self.budget.reserve(f"{_LEDGER} {self._ledger_promised}", self._ledger_usd):
+            return 0
+        granted = self._reserve_all(works)
+        if granted:
+            self._ledger_promised += 1
+        else:
+            self.budget.release(f"{_LEDGER} {self._ledger_promised}")
+        return granted
+
+    def wrote_ledger(self) -> None:
+        """Counts a write of the ledger outside this machine."""
+        self._ledger_writes += 1
+
+    def _reserve_all(self, works: Sequence[Work]) -> int:
         for granted, work in enumerate(works):
             if work.role == LEARNER:
                 self.budget.release(_PROMISED)
@@ -205,6 +224,7 @@ class Meter:
         self._warm_environments = max(self._warm_environments, actors_started)
         self.budget.release(_PROMISED)
         provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(self._ended_s(seconds))
+        infrastructure_usd += self._settle_ledger()
         is_within = is_within and self._ended_s(seconds) == seconds
         actors_usd = self._round_usd[ACTOR]
         learner_usd += sum(usd for role, usd in self._round_usd.items() if role != ACTOR)
@@ -255,6 +275,21 @@ class Meter:
         blocks = self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
         return (self._model.provisioned_usd(blocks), self._model.learner_usd(seconds),
                 self._model.infrastructure_usd(seconds))
+
+    @property
+    def _ledger_usd(self) -> float:
+        """Cost of a write of the ledger outside this machine; a modelled bill has none."""
+        return 0.0
+
+    def _settle_ledger(self) -> float:
+        """Spends the writes of the ledger since the last bill; returns their dollars."""
+        usd = self._ledger_writes * self._ledger_usd
+        for number in range(self._ledger_promised):
+            self.budget.release(f"{_LEDGER} {number}")
+        self._ledger_promised = self._ledger_writes = 0
+        if usd:
+            self.add_spent(usd)
+        return usd
 
     def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
         """Spends the round's standing reservation; also returns whether it was large enough."""
@@ -359,6 +394,7 @@ class WallClockMeter(Meter):
         spent_usd = self.budget.spent_usd
         self.budget.reserve(_BASE, 0.0)
         self._settle_standing(self._unbilled_s)
+        self._settle_ledger()
         return self.budget.spent_usd - spent_usd
 
     def forfeit(self) -> float:
@@ -369,6 +405,7 @@ class WallClockMeter(Meter):
         if not self._is_redeployed:
             self.budget.release(_BASE)
         self._is_redeployed = False
+        self._settle_ledger()
         forfeited_usd = super().forfeit()
         self.catch_up()
         return forfeited_usd
@@ -389,6 +426,10 @@ class WallClockMeter(Meter):
     def _kept_usd(self, seconds: float) -> float:
         """Returns the cost of storing the run's files elsewhere and monitoring it."""
         return self._model.kept_usd(seconds)
+
+    @property
+    def _ledger_usd(self) -> float:
+        return self._model.ledger_usd
 
     def _stands_s(self, seconds: float, from_s: float) -> float:
         """Returns how many of the next ``seconds`` to bill have a part that exists from ``from_s``."""
@@ -426,6 +467,10 @@ class WallClockMeter(Meter):
         if not 0.0 <= billed_until_s < math.inf:
             raise ValueError("billed_until_s is negative or infinite")
         super().set_state(state)
+        if self._ledger_usd:
+            # How many of the promised writes were made is unknown.
+            self._ledger_promised = self._ledger_writes = sum(
+                name.startswith(f"{_LEDGER} ") for name in state["budget"]["reserved"])
         self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
         self._is_redeployed = billed_until_s < self._billed_since_s
         if self._is_redeployed:
@@ -449,4 +494,8 @@ class SessionMeter(WallClockMeter):
 
     def _kept_usd(self, seconds: float) -> float:
         """Returns zero: the run is stored in its directory."""
+        return 0.0
+
+    @property
+    def _ledger_usd(self) -> float:
         return 0.0

@@ -36,6 +36,9 @@ WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
 samples and gradient. Reads of policies are extra: at most one for each learner."""
 _READ_SHARE = 0.08
 """Price of a read relative to a write: S3's price list has $0.0004 and $0.005 per thousand."""
+_ITEM_SHARE = 0.25
+"""Price of a write to the guard's table relative to one to the bucket: a run's item takes two units of DynamoDB's, at
+$0.625 per million."""
 
 TRANSITION_USD = 3.75e-5
 """One step of a state machine in the most expensive region on Step Functions' price page; us-east-1 charges 2.5e-5."""
@@ -248,6 +251,11 @@ class CostModel:
         """Returns the cost of bucket requests (`runtime.backends.aws.results_bucket`), CloudWatch and the images."""
         uploads = 0.0 if self._is_external else seconds / UPLOAD_INTERVAL_S
         return uploads * REQUESTS_PER_UPLOAD * self._prices.put_usd + seconds / 3600 * self.watched_usd_per_hour
+
+    @property
+    def ledger_usd(self) -> float:
+        """Cost of writing new reservations into the guard's table and, if the run is kept there, into the bucket."""
+        return (_ITEM_SHARE + (not self._is_external)) * self._prices.put_usd
 
     def provisioned_usd(self, blocks: int) -> float:
         """Returns the price of all roles' provisioned capacity for this many blocks of five minutes."""

@@ -323,6 +323,7 @@ def predict(
         learner_s += (actors_s + learner_s) // (LEG_S - LEG_ENDING_S - FIRST_LEG_S) * FIRST_LEG_S
     trained_s = actors_s + learner_s
     usd = begins.usd + model.learner_usd(trained_s) + model.infrastructure_usd(trained_s) + model.kept_usd(trained_s)
+    usd += seeds * rounds.count * model.ledger_usd
     if not is_local:
         function = model.roles[ACTOR]
         bytes_each = round(sample.message_bytes * max(0.1, experiment.actor.fragment_steps / sample.fragment_steps))

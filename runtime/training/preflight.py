@@ -99,7 +99,7 @@ def smallest_budget_usd(
     """
     fitted = fit(experiment, environment)
     model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
-    return _smallest_round(fitted, model, is_modelled=is_modelled)[0]
+    return _smallest_round(fitted, model, is_modelled=is_modelled)[0] + (0.0 if is_modelled else model.ledger_usd)
 
 
 def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:

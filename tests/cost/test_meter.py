@@ -464,7 +464,8 @@ def test_seconds_that_are_none_cost_what_was_reserved_and_an_event_says_so(
     assert meter.reserve([work]) == 1
     reserved_usd = meter.reserved_usd
     worst_usd = cost.roles[role].worst_case_usd()
-    assert before_usd is None or reserved_usd - before_usd == pytest.approx(worst_usd)
+    written_usd = cost.ledger_usd if is_by_the_clock else 0.0
+    assert before_usd is None or reserved_usd - before_usd == pytest.approx(worst_usd + written_usd)
     billed_s = meter.settle(work, used(seconds[0], seconds[1], is_metered=is_metered))
     assert meter.spent_usd == pytest.approx(worst_usd)
     assert meter.reserved_usd == pytest.approx(reserved_usd - worst_usd)
@@ -663,8 +664,8 @@ def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot
         before_usd = meter.reserved_usd
         assert add(meter, [slot], attempt)
         # AWS Lambda enforces the function's own limit, and may restart any environment.
-        seconds = 70.0 if is_deployed else 2.0 + 10.0 * starts_cold
-        assert meter.reserved_usd - before_usd == pytest.approx(seconds * 0.008 + 0.5)
+        seconds, written_usd = (70.0, LEDGER_USD) if is_deployed else (2.0 + 10.0 * starts_cold, 0.0)
+        assert meter.reserved_usd - before_usd == pytest.approx(seconds * 0.008 + 0.5 + written_usd)
 
 
 # Other roles
@@ -725,6 +726,8 @@ def test_work_that_nobody_priced_or_reserved_is_refused():
 # By the clock
 
 SINCE_S = 1.8e9
+LEDGER_USD = 1.25 * 0.25
+"""Price of a write of the ledger: to the bucket, and for a quarter of that to the guard's table."""
 KEPT_S_USD = 12 * 0.25 / 10 + WATCHED_USD_PER_HOUR / 3600
 STANDING_S_USD = 0.01 + 361.0 / 3600 + KEPT_S_USD
 """Returns dollars per second for the learner, volume and address, uploads, CloudWatch and images."""
@@ -892,7 +895,7 @@ def test_a_clock_that_goes_back_bills_nothing_twice():
 def test_what_has_passed_and_what_is_between_rounds_is_reserved_too(passed_s: float):
     clock = WallClock(SINCE_S + passed_s)
     seconds = passed_s + 120 + 60
-    needed_usd = seconds * STANDING_S_USD + math.ceil(seconds / 300) * BLOCK_USD + ACTOR_WORST_USD
+    needed_usd = seconds * STANDING_S_USD + math.ceil(seconds / 300) * BLOCK_USD + ACTOR_WORST_USD + LEDGER_USD
     meter = by_the_clock(clock, **PROVISIONED)
     assert meter.open_round(1, smallest=1) == 1
     assert meter.reserved_usd == pytest.approx(needed_usd)
@@ -912,6 +915,48 @@ def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_
         else:
             meter.close_round(actors_started=0, seconds=1.0)
         assert meter.spent_usd == pytest.approx((230 + too_long_s) * STANDING_S_USD)
+
+
+def test_each_write_of_the_ledger_is_reserved_before_it_is_made_and_billed_once():
+    clock = WallClock(SINCE_S)
+    meter = by_the_clock(clock)
+    meter.open_round(2, smallest=1)
+    standing = 180 * STANDING_S_USD
+    assert meter.reserved_usd == pytest.approx(standing + 2 * ACTOR_WORST_USD + LEDGER_USD)
+    meter.wrote_ledger()
+    assert add(meter, [2]) == 1
+    meter.wrote_ledger()
+    assert add(meter, [3]) == 1
+    assert meter.reserved_usd == pytest.approx(standing + 4 * ACTOR_WORST_USD + 3 * LEDGER_USD)
+    for slot in range(4):
+        ended(meter, slot, is_metered=True)
+    assert meter.reserved_usd == pytest.approx(standing + 3 * LEDGER_USD)
+    bill = meter.close_round(actors_started=4, seconds=0.0)
+    assert bill.infrastructure_cost_usd == pytest.approx(2 * LEDGER_USD)
+    assert meter.spent_usd == pytest.approx(bill.round_cost_usd)
+    meter.wrote_ledger()
+    assert meter.catch_up() == pytest.approx(LEDGER_USD)
+    assert (meter.catch_up(), meter.reserved_usd) == (0.0, 0.0)
+
+
+def test_a_round_without_room_for_its_write_of_the_ledger_does_not_begin():
+    needed_usd = 180 * STANDING_S_USD + ACTOR_WORST_USD
+    for more_usd, granted in ((LEDGER_USD * 1.001, 1), (LEDGER_USD * 0.999, 0)):
+        meter = by_the_clock(WallClock(SINCE_S), usd=needed_usd + more_usd)
+        assert meter.fits(1, meter.limits) == (granted == 1)
+        assert meter.open_round(1, smallest=1) == granted
+        assert bool(meter.reserved_usd) == bool(granted)
+
+
+def test_a_pool_writes_no_object_and_a_machine_of_ones_own_nothing():
+    pool = model(actor={"provisioned": 0}, learner={"kind": "external"}, cache={"kind": "none"})
+    assert (model().ledger_usd, pool.ledger_usd) == (LEDGER_USD, pytest.approx(LEDGER_USD / 5))
+    own = SessionMeter(model(), Budget(1e6), billed_since_s=SINCE_S, now=WallClock(SINCE_S))
+    assert own.open_round(1, smallest=1) == 1
+    own.wrote_ledger()
+    assert own.reserved_usd == pytest.approx(180 * (0.01 + 361.0 / 3600) + ACTOR_WORST_USD)
+    ended(own, 0, is_metered=True)
+    assert own.close_round(actors_started=1, seconds=0.0).infrastructure_cost_usd == 0.0
 
 
 def test_catching_up_spends_even_what_the_budget_does_not_hold():
@@ -952,7 +997,8 @@ def test_a_learner_that_replaces_another_pays_for_the_time_between_them():
     second = by_the_clock(clock)
     second.set_state(state)
     assert second.forfeit() == pytest.approx(2 * ACTOR_WORST_USD)
-    assert second.spent_usd == pytest.approx(500 * STANDING_S_USD + 2 * ACTOR_WORST_USD)
+    # Whether the ledger's write was made is unknown.
+    assert second.spent_usd == pytest.approx(500 * STANDING_S_USD + 2 * ACTOR_WORST_USD + LEDGER_USD)
 
 
 def ended_deployment(clock: WallClock, lasted_s: float) -> dict[str, Any]:
@@ -996,7 +1042,7 @@ def test_what_a_round_held_when_its_deployment_went_is_forfeited_in_full():
     first = by_the_clock(clock)
     clock.now_s += 50.0
     first.open_round(2, smallest=1)
-    held_usd = (50 + 120 + 60) * STANDING_S_USD + 2 * ACTOR_WORST_USD
+    held_usd = (50 + 120 + 60) * STANDING_S_USD + 2 * ACTOR_WORST_USD + LEDGER_USD
     state = json.loads(json.dumps(first.get_state(), allow_nan=False))
     clock.now_s += 50_000.0
     second = by_the_clock(clock, since_s=clock.now_s)

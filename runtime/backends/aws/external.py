@@ -180,6 +180,8 @@ class PoolKeeping(Keeping):
             return
         promised_usd = self._meter.spent_usd + self._meter.reserved_usd
         is_new, self._promised_usd = promised_usd > self._promised_usd, promised_usd
+        if is_new:
+            self._meter.wrote_ledger()
         try:
             # A trainer may train for any time between two calls; running resources are billed, within a limit.
             self._heartbeat.promise(self._figures(), due_s=math.inf, is_written=is_new)

@@ -69,6 +69,8 @@ class AwsKeeping(Keeping):
         meter = self._meter
         is_new = self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
                                            is_idle=meter.reserved_usd == 0.0)
+        if is_new:
+            meter.wrote_ledger()
         self._heartbeat.promise(self._figures(), is_written=is_new, due_s=BETWEEN_ROUNDS_S + max(
             meter.covered_until_s, self._now() + 2 * self._actor_s))
 

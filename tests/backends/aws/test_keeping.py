@@ -1,0 +1,49 @@
+"""What keeping a deployed run costs by the request."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runtime.backends.aws.keeping import AwsKeeping
+from runtime.config.loading import experiment_from_tree
+from runtime.cost.budget import Budget
+from runtime.cost.meter import WallClockMeter
+from runtime.cost.prices import PRICES
+from runtime.ports.money import ACTOR, Work
+from tests.helpers import cost_model
+
+NOW_S = 1e9
+
+
+def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
+    experiment = experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
+                                      ).resolved(is_deployed=True)
+    meter = WallClockMeter(cost_model(experiment, traffic_bytes_max=0), Budget(1.0), billed_since_s=NOW_S,
+                           now=lambda: NOW_S)
+    uploads: list[float] = []
+    written: list[bool] = []
+
+    def save(ledger: bytes, *, promised_usd: float, is_idle: bool) -> bool:
+        """Uploads more than was promised before, as `ResultsBucket` does."""
+        is_new = promised_usd > max(uploads, default=0.0)
+        uploads.extend([promised_usd] * is_new)
+        return is_new
+
+    parts: Any = {"results": SimpleNamespace(save_ledger=save), "announce": lambda: True, "metrics": None,
+                  "heartbeat": SimpleNamespace(promise=lambda _, *, is_written, due_s: written.append(is_written)),
+                  "events": None}
+    keeping = AwsKeeping(experiment, meter=meter, spent_usd=0.0, now=lambda: NOW_S, **parts)
+    assert meter.open_round(2, smallest=1) == 2
+    keeping.ledger_changed(b"")
+    assert meter.reserve([Work(ACTOR, 2)]) == 1
+    keeping.ledger_changed(b"")
+    for slot in range(3):
+        meter.settle(Work(ACTOR, slot), None)
+    keeping.ledger_changed(b"")
+    assert written == [True, True, False]
+    usd = meter.close_round(actors_started=3, seconds=0.0).round_cost_usd
+    assert usd == pytest.approx(len(uploads) * 1.25 * PRICES.put_usd)
+    assert meter.spent_usd == pytest.approx(usd)
