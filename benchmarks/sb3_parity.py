@@ -4,7 +4,7 @@
     python benchmarks/sb3_parity.py sac --seeds 5 --work runs/sb3_parity
     python benchmarks/sb3_parity.py sac-hopper --seeds 5 --side pool
 
-Needs requirements-sb3.txt. Each run is added to benchmarks/results/sb3_parity.json when it ends, and is not repeated.
+Needs the extra sb3. Each run is added to benchmarks/results/sb3_parity.json when it ends, and is not repeated.
 Two commands may run beside each other. The two sides differ only in who takes the steps, with one exception: SAC's own
 side trains after each step of one environment, stable-baselines3's default, and the pool's side a hundred times after a
 hundred steps of four actors. The return is the mean of 20 new episodes with the policy's best actions.

@@ -192,7 +192,7 @@ def _search(module_name: str, error: BaseException) -> str:
 
 
 _MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
-"""Versions pinned in requirements.txt: three packages with the same files."""
+"""Versions pinned in constraints.txt: three packages with the same files."""
 
 
 def mujoco_remedy(error: BaseException) -> str:

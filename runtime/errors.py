@@ -30,7 +30,7 @@ class MissingExtraError(RunError):
 
     def __init__(self, what: str, library: str, extra: str) -> None:
         super().__init__(f"{what} needs {library}: pip install 'nitro-rl[{extra}]', or in a clone: python -m pip "
-                         f"install -e '.[{extra}]'")
+                         f"install -e '.[{extra}]' -c constraints.txt")
 
 
 class RunDirectoryError(RunError):

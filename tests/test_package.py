@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 import zipfile
 from importlib import metadata
@@ -17,13 +16,13 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import nitro_rl
 from tests.helpers import ROOT
+from tests.requirements import CDK, EXTRAS, PROJECT, lines, pins, required
 
 PACKAGES = ("nitro_rl", "runtime", "lambda_actor")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +49,10 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(environment)
     python = str(environment / "bin" / "python")
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
-    for entry in entries(PROJECT["dependencies"]):
-        (site / entry.name).symlink_to(entry)
+    for distribution in required(PROJECT["dependencies"]).values():
+        for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
     pip(python, "install", "--no-compile", str(wheel))
     return environment
 
@@ -60,22 +61,6 @@ def pip(python: str, *words: str) -> None:
     done = subprocess.run([sys.executable, "-m", "pip", "--python", python, *words, "--quiet", "--no-index",
                            "--disable-pip-version-check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def entries(asked: list[str]) -> set[Path]:
-    """Returns the paths in this environment's site-packages that belong to these requirements, and to theirs."""
-    found: set[Path] = set()
-    site = Path(sysconfig.get_path("purelib"))
-    waiting, seen = [Requirement(one) for one in asked], set[str]()
-    while waiting:
-        one = waiting.pop()
-        if one.name.lower() in seen or (one.marker and not one.marker.evaluate({"extra": ""})):
-            continue
-        seen.add(one.name.lower())
-        distribution = metadata.distribution(one.name)
-        waiting += [Requirement(line) for line in distribution.requires or ()]
-        found |= {site / file.parts[0] for file in distribution.files or ()}
-    return found - {site / name for name in ("..", "__pycache__")}
 
 
 def run(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -106,7 +91,7 @@ print(policy.policy_version)
     refused = run(environment, "nitro-rl", "plot", "out", cwd=tmp_path)
     assert refused.stderr == (
         "error: plot needs matplotlib: pip install 'nitro-rl[plot]', or in a clone: python -m pip install "
-        "-e '.[plot]'\n")
+        "-e '.[plot]' -c constraints.txt\n")
 
 
 def test_the_command_is_that_of_the_module(environment: Path, tmp_path: Path) -> None:
@@ -169,11 +154,22 @@ def test_all_that_the_package_offers_is_there_and_typed() -> None:
         _ = nitro_rl.nothing_like_it
 
 
+def test_requirements_name_what_is_needed_and_constraints_pin_it_with_all_that_it_brings_along() -> None:
+    run, dev = lines(ROOT / "requirements.txt"), lines(ROOT / "requirements-dev.txt")
+    assert (run.pop(0), dev.pop(0)) == ("-c constraints.txt", "-r requirements.txt")
+    assert run == [Requirement(one).name for one in run], "versions are in constraints.txt"
+    assert {*run} == {Requirement(one).name for one in sum(map(EXTRAS.get, ("atari", "aws", "mujoco")),
+                                                           PROJECT["dependencies"])} | {*CDK}
+    here = {canonicalize_name(found.name) for found in metadata.distributions()}
+    optional = [one for extra in EXTRAS.values() for one in extra if canonicalize_name(Requirement(one).name) in here]
+    installed = {name: found.version.partition("+")[0] for name, found in required([*run, *dev, *optional]).items()}
+    pinned = pins(ROOT / "constraints.txt")
+    assert {name: pinned.get(name) for name in installed} == installed
+
+
 def test_what_is_pinned_is_in_the_range_that_is_asked_for() -> None:
-    pins = dict(line.split(";")[0].split("==") for file in ROOT.glob("requirements*.txt")
-                for line in re.findall(r"(?m)^[\w.-]+==\S+", file.read_text()))
+    pinned = pins(ROOT / "constraints.txt")
     asked = [Requirement(one) for one in sum(EXTRAS.values(), PROJECT["dependencies"])]
-    assert {one.name: pins[one.name] in one.specifier for one in asked} == dict.fromkeys(
+    assert {one.name: pinned[canonicalize_name(one.name)] in one.specifier for one in asked} == dict.fromkeys(
         [one.name for one in asked], True)
     assert not [one for one in asked if "==" in str(one.specifier)]
-    assert "3.17.0" in next(one.specifier for one in asked if one.name == "mujoco")

@@ -9,7 +9,7 @@ Writes benchmarks/results/gpu/PART.json after each point. The same command conti
 lacks a package names it and writes nothing. ``--page`` draws the results into papers/gmi_drl/gpu.md. ``--rehearse``
 tries everything at its smallest size on a CPU, into a temporary folder. Its numbers mean nothing.
 
-Figures need mujoco-warp (requirements-warp.txt), games stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
+Figures need mujoco-warp (the extra warp), games stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
 `make` installs none of them. If you cannot install packages, run the module with a Python that has them.
 """
 

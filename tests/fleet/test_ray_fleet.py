@@ -44,7 +44,7 @@ SAME = ("env_steps_total", "episode_return_mean", "policy_loss", "value_loss", "
 LONG_S = 600.0
 
 if not os.environ.get("CI"):
-    pytest.importorskip("ray", reason="needs requirements-ray.txt")
+    pytest.importorskip("ray", reason="needs the extra ray")
 
 
 def setup(timeout_s: float) -> FleetSetup:

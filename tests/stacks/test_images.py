@@ -7,23 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from stacks.lock import EXTRAS
 from stacks.staging import actor_context, learner_context
 from tests.helpers import ROOT
+from tests.requirements import CDK, PROJECT, lines, pins, required
+from tests.requirements import EXTRAS as OPTIONAL
 
 ACTOR, LEARNER = ROOT / "lambda_actor", ROOT / "stacks" / "learner_image"
 LOCKED = [*sorted(ACTOR.glob("requirements*.txt")), *sorted(LEARNER.glob("requirements*.txt"))]
-_REQUIREMENT = re.compile(r"([\w.-]+)==([^;\s]+)")
-
-
-def lines(path: Path) -> list[str]:
-    """Returns the lines of a requirements file with their continuations, without comments."""
-    text = re.sub(r"(?m)^#.*\n", "", path.read_text()).replace("\\\n", " ")
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def pins(path: Path) -> dict[str, str]:
-    found = [match.groups() for line in lines(path) if (match := _REQUIREMENT.match(line))]
-    return {name.lower().replace("_", "-"): version for name, version in found}
 
 
 @pytest.mark.parametrize("path", LOCKED, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -44,22 +35,36 @@ def test_all_that_python_imports_is_compiled_in_the_image(folder: Path) -> None:
 
 
 def test_the_actor_has_the_projects_versions() -> None:
-    actor, project = pins(ACTOR / "requirements.txt"), pins(ROOT / "requirements.txt")
+    actor, project = pins(ACTOR / "requirements.txt"), pins(ROOT / "constraints.txt")
     assert {"numpy", "mujoco", "redis", "packaging", "awslambdaric"} <= actor.keys()
-    assert {name: version for name, version in actor.items() if project.get(name, version) != version} == {}
+    assert {name: version for name, version in actor.items() if project[name] != version} == {}
     graphs = pins(ACTOR / "requirements-onnx.txt")
     assert "onnxruntime" in graphs and graphs.keys().isdisjoint(actor)
-    assert {name: version for name, version in graphs.items() if project.get(name, version) != version} == {}
+    assert {name: version for name, version in graphs.items() if project[name] != version} == {}
 
 
 @pytest.mark.parametrize(("torch", "local", "brings_along"), [("cpu", "+cpu", set()), ("cuda", "", {"triton"})])
 def test_the_learner_has_all_of_the_project_with_either_torch(torch: str, local: str, brings_along: set[str]) -> None:
-    project, common = pins(ROOT / "requirements.txt"), pins(LEARNER / "requirements.txt")
+    project, common = pins(ROOT / "constraints.txt"), pins(LEARNER / "requirements.txt")
     own = pins(LEARNER / f"requirements-{torch}.txt")
     assert own.keys().isdisjoint(common)
-    assert own.pop("torch") == project.pop("torch") + local
-    assert common == project
+    assert own.pop("torch") == project["torch"] + local
+    assert {name: project[name] for name in common | own} == common | own
     assert {name for name in own if not name.startswith(("cuda-", "nvidia-"))} == brings_along
+    brought = required([*PROJECT["dependencies"], *(one for extra in EXTRAS for one in OPTIONAL[extra])])
+    assert common.keys() == brought.keys() - pins(LEARNER / "requirements-cuda.txt").keys()
+
+
+def test_neither_an_image_nor_a_node_of_ray_gets_the_cdk() -> None:
+    cdk = {"jsii", "publication", *(name for name in required(CDK) if "cdk" in name or name == "constructs")}
+    assert {*CDK} < cdk <= required(CDK).keys()
+    for path in LOCKED:
+        assert cdk.isdisjoint(pins(path)), path
+    guide = (ROOT / "docs" / "guides" / "ray.md").read_text()
+    (extras,) = re.findall(r"(?m)^\.venv/bin/python -m pip install -e '\.\[(.*?)]' -c constraints\.txt\b", guide)
+    node = required([*PROJECT["dependencies"], *(one for extra in extras.split(",") for one in OPTIONAL[extra])])
+    assert {"ray", "mujoco", "ale-py", "torch"} <= node.keys()
+    assert cdk.isdisjoint(node)
 
 
 @pytest.mark.parametrize("folder", [ACTOR, LEARNER], ids=["actor", "learner"])
