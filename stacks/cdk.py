@@ -64,7 +64,8 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         code = install_locked(LOCK, CLI)
         if code != 0:
             return code
-    return _nodejs().node([str(CLI / "node_modules/aws-cdk/bin/cdk"), *arguments], cwd=ROOT, env=environment)
+    cdk = CLI / "node_modules/aws-cdk/bin/cdk"
+    return int(_nodejs().node([str(cdk), *arguments], cwd=ROOT, env=environment))
 
 
 def bootstrap_qualifier(words: Sequence[str]) -> str:
@@ -80,7 +81,7 @@ def install_locked(lock: Path, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(lock / name, folder)
-    return _nodejs().npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment())
+    return int(_nodejs().npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment()))
 
 
 def is_installed(lock: Path, folder: Path) -> bool:

@@ -65,6 +65,14 @@ def test_maskable_ppo_needs_masks(tmp_path: Path) -> None:
             sb3.attach(model, pool)
 
 
+def test_an_algorithm_without_steps_of_its_own_is_refused(tmp_path: Path) -> None:
+    contrib = pytest.importorskip("sb3_contrib", reason="needs the extra sb3")
+    with open_pool(tmp_path / "pool", {"id": "CartPole-v1"}) as pool:
+        model = contrib.ARS("LinearPolicy", sb3.PoolEnv(pool, 2), device="cpu")
+        with pytest.raises(RunError, match="ARS collects its steps in a way of its own"):
+            sb3.attach(model, pool)
+
+
 def test_pictures_go_through_its_own_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = {"id": "tests.environments:Pictures", "kwargs": {"shape": [40, 44, 1]}}
     with open_pool(tmp_path / "pool", pictures, steps=12) as pool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import metadata
 from typing import Any
@@ -21,6 +20,7 @@ from lambda_actor.trial import random_policy
 from runtime.config.loading import experiment_from_tree
 from tests.environments import LIMIT_STEPS, Counter
 from tests.helpers import ROOT
+from tests.requirements import pins
 
 WRAPPERS = "gymnasium.wrappers."
 

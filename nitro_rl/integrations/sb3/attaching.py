@@ -44,7 +44,8 @@ def attach(model: Model, pool: ActorPool) -> Model:
             "needs an environment that gives action masks, and the pool's gives none" if is_masked else
             "knows nothing of action masks, which the environment gives; allowed: MaskablePPO"))
     collect_rollouts: Callable[..., Any]
-    if is_masked or plain.collect_rollouts is OnPolicyAlgorithm.collect_rollouts:
+    collecting = getattr(plain, "collect_rollouts", None)
+    if is_masked or collecting is OnPolicyAlgorithm.collect_rollouts:
         acting = actor_critic(model)
 
         def collect_rollouts(self: Any, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int,
@@ -53,7 +54,7 @@ def attach(model: Model, pool: ActorPool) -> Model:
                 raise RunError("use_masking = False: actors choose among allowed actions only")
             calls.check(self)
             return on_policy.collect(self, calls, acting, callback, rollout_buffer, steps=n_rollout_steps)
-    elif plain.collect_rollouts is OffPolicyAlgorithm.collect_rollouts:
+    elif isinstance(model, OffPolicyAlgorithm) and collecting is OffPolicyAlgorithm.collect_rollouts:
         exploring = off_policy.policies(model)
 
         def collect_rollouts(

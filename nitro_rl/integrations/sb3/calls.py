@@ -72,6 +72,7 @@ class Calls:
             return False
         model._update_info_buffer(infos, dones)
         if step + 1 == len(found.dones):
-            model._last_obs = found.seen_after(step)
-            remember(self._env, model._last_obs)
+            last = found.seen_after(step)
+            model._last_obs = last
+            remember(self._env, last)
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,9 @@ class PoolEnv(VecEnv):
         if not 1 <= actors <= pool.actors_max:
             raise RunError(f"actors = {actors!r} is not allowed; allowed: 1 to {pool.actors_max}, the scaler's most "
                            "actors of the pool's experiment")
-        super().__init__(actors, *_gymnasium_spaces(pool))
-        self.observations = np.zeros((actors, *self.observation_space.shape), self.observation_space.dtype)
+        observation_space, action_space = _gymnasium_spaces(pool)
+        super().__init__(actors, observation_space, action_space)
+        self.observations = np.zeros((actors, *observation_space.shape), observation_space.dtype)
 
     def reset(self) -> Array:
         """Returns the actors' last observations, at first zeros. Their episodes continue from call to call."""
@@ -142,7 +142,10 @@ class Normaliser:
 
     def observations(self, raw: Array) -> Array:
         """Returns observations as the actors' policy sees them."""
-        found: Array = raw if self._venv is None else self._venv.normalize_obs(raw)
+        if self._venv is None:
+            return raw
+        found = self._venv.normalize_obs(raw)
+        assert isinstance(found, np.ndarray), "only of a Dict is it a dict"
         return found
 
     def rewards(self, raw: Array, dones: Array) -> Array:
@@ -164,7 +167,7 @@ class Normaliser:
             self._kept = copy.deepcopy(self._statistics)
 
 
-def remember(env: VecEnv, observations: Sequence[Any]) -> None:
+def remember(env: VecEnv, observations: Array) -> None:
     """Keeps the actors' last observations for `PoolEnv.reset`."""
     if isinstance(env.unwrapped, PoolEnv):
         env.unwrapped.observations = np.array(observations, env.observation_space.dtype)
