@@ -561,7 +561,7 @@ class FreeMeter:
         """Does nothing."""
         return nullcontext()
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
         """Bills nothing; returns the seconds unchanged."""
         return outcome.billed_s if outcome else 0.0
 

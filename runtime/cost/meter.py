@@ -163,7 +163,7 @@ class Meter:
             for name in names:
                 self.budget.release(name)
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
         """Settles one reserved piece of work.
 
         A slot's first invocation is a cold start, and so is every replacement of failed work. A cost above the worst
@@ -173,6 +173,7 @@ class Meter:
         Args:
             outcome: How it ended. None, or an outcome that was not started, costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
+            answer_bytes: Bytes of its trajectory.
 
         Returns:
             Its billed seconds, with its start-up if it started cold.
@@ -193,7 +194,8 @@ class Meter:
         elif self._starts_cold(work):
             billed_s += min(outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX)
         self._warm_slots.add((work.role, work.slot))
-        usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes)
+        usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes,
+                         answer_bytes=answer_bytes)
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         return billed_s

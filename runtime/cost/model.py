@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from lambda_actor.inline import text_bytes
 from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection, LearnerSection
 from runtime.cost.prices import HOURS_PER_MONTH
@@ -51,6 +52,11 @@ _ZONE_PASSAGES = {"learner": 1, "node": 2}
 """How often an actor's bytes cross zones at most: to the learner, or to a node and from there to the learner. A
 serverless cache has endpoints behind which zones are free, and without a cache Lambda carries the bytes."""
 
+_OUT_BYTE_USD, _OUT_ELSEWHERE_BYTE_USD = 0.09e-9, 0.154e-9
+"""Price of a byte that leaves AWS, after the account's first 100 GB a month: in the regions of North America and
+Europe, and in the most expensive region. Lambda's answers are billed at the rates of EC2's page."""
+_OUT_REGIONS = ("us-east-", "us-west-", "ca-", "eu-")
+
 
 WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 4 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
 """Hourly cost of a deployment's CloudWatch metrics, dashboard and alarms, of its images with CUDA, and of a request
@@ -81,6 +87,7 @@ class FunctionPrices:
         timeout_s: float,
         traffic_bytes_max: int,
         provisioned: int = 0,
+        leaves_aws: bool = False,
     ) -> None:
         """Takes the function's settings.
 
@@ -91,10 +98,13 @@ class FunctionPrices:
             timeout_s: Longest that one invocation may run, without its start-up.
             traffic_bytes_max: Most bytes that one invocation moves through the cache.
             provisioned: Number of slots, from the first, with provisioned capacity.
+            leaves_aws: Whether its answers go to a machine outside AWS.
         """
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
         self._zone_usd = _ZONE_PASSAGES.get(cache_kind, 0) * ZONE_PASSAGE_BYTE_USD
+        out_usd = _OUT_BYTE_USD if prices.region.startswith(_OUT_REGIONS) else _OUT_ELSEWHERE_BYTE_USD
+        self._out_usd = out_usd if leaves_aws else 0.0
         self._memory_gib, self.timeout_s = memory_mib / 1024, timeout_s
         self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
 
@@ -102,12 +112,16 @@ class FunctionPrices:
         """Returns whether this slot has provisioned capacity."""
         return slot < self._provisioned
 
-    def usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int) -> float:
-        """Returns the price of one invocation: its duration, rounded up to milliseconds, request and traffic."""
+    def usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int, answer_bytes: int = 0) -> float:
+        """Returns the price of one invocation: its duration, rounded up to milliseconds, request, traffic and answer.
+
+        The answer's bytes are text on the wire.
+        """
         rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
         milliseconds = math.ceil(round(billed_s * 1000, 6))
         return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
-                + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd)
+                + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd
+                + text_bytes(answer_bytes) * self._out_usd)
 
     def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
         """Returns the price until its time-out after the longest cold start, since provisioned capacity may be late.
@@ -117,7 +131,7 @@ class FunctionPrices:
             init_s: The longest cold start.
         """
         return self.usd(is_provisioned=False, billed_s=min(self.timeout_s, limit_s) + init_s,
-                        traffic_bytes=self.traffic_bytes_max)
+                        traffic_bytes=self.traffic_bytes_max, answer_bytes=self.traffic_bytes_max)
 
     def provisioned_usd(self, blocks: int) -> float:
         """Returns the price of provisioned capacity for this many blocks of five minutes."""
@@ -206,7 +220,8 @@ class CostModel:
         self.roles: Mapping[str, FunctionPrices] = {
             ACTOR: FunctionPrices(
                 prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
-                timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned),
+                timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned,
+                leaves_aws=self._is_external),
             **({} if self._has_instance or self._is_external else {LEARNER: learner_function_prices(
                 prices, learner, architecture=actor.architecture)}),
             **(roles or {})}

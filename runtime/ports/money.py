@@ -113,12 +113,13 @@ class CostMeter(Protocol):
     def ahead(self, actors: int) -> AbstractContextManager[None]:
         """Returns a block in which up to ``actors`` further actors are reserved, if they fit."""
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
         """Settles one reserved piece of work. Returns its billed seconds.
 
         Args:
             outcome: Its outcome. None, or an outcome that was not started, costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
+            answer_bytes: Bytes of its trajectory, which may leave AWS.
         """
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...

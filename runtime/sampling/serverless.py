@@ -185,7 +185,8 @@ class ServerlessSampler:
     def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
         episode_bytes = len(actor.episode.data) if actor.episode else 0
         seconds = self._meter.settle(
-            actor.work, outcome, traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes)
+            actor.work, outcome, traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes,
+            answer_bytes=trajectory_bytes)
         return seconds if outcome.was_started else None
 
 

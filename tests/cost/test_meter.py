@@ -948,6 +948,18 @@ def test_a_round_without_room_for_its_write_of_the_ledger_does_not_begin():
         assert bool(meter.reserved_usd) == bool(granted)
 
 
+@pytest.mark.parametrize(("region", "gb_usd"), [("us-east-1", 0.09), ("eu-central-1", 0.09), ("sa-east-1", 0.154)])
+def test_answers_to_a_trainer_outside_aws_leave_the_region_as_text(region: str, gb_usd: float):
+    prices = PLAIN.model_copy(update={"region": region})
+    pool = model(prices, learner={"kind": "external"}, cache={"kind": "none"}).roles[ACTOR]
+    here = model(prices, cache={"kind": "none"}).roles[ACTOR]
+    moved = {"is_provisioned": False, "billed_s": 1.0, "traffic_bytes": 5, "answer_bytes": 3_000_000}
+    assert pool.usd(**moved) - here.usd(**moved) == pytest.approx(0.004 * gb_usd, rel=1e-6)
+    assert pool.usd(**{**moved, "answer_bytes": 0}) == here.usd(**{**moved, "answer_bytes": 0})
+    assert pool.worst_case_usd() - here.worst_case_usd() == pytest.approx(
+        (TRAFFIC_MAX + 2) // 3 * 4 * gb_usd * 1e-9, rel=1e-2)
+
+
 def test_a_pool_writes_no_object_and_a_machine_of_ones_own_nothing():
     pool = model(actor={"provisioned": 0}, learner={"kind": "external"}, cache={"kind": "none"})
     assert (model().ledger_usd, pool.ledger_usd) == (LEDGER_USD, pytest.approx(LEDGER_USD / 5))

@@ -41,10 +41,10 @@ class SpyMeter(Meter):
         super().__init__(*arguments)
         self.ended: list[tuple[int, int, Outcome, int]] = []
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0) -> float:
+    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
         if outcome is not None and outcome.was_started:
             self.ended.append((work.slot, work.attempt, outcome, traffic_bytes))
-        return super().settle(work, outcome, traffic_bytes=traffic_bytes)
+        return super().settle(work, outcome, traffic_bytes=traffic_bytes, answer_bytes=answer_bytes)
 
 
 def make_meter(experiment: Experiment) -> SpyMeter:

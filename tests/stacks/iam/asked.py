@@ -26,7 +26,7 @@ NAMED_BY = {
     "ServerlessCacheName": "ServerlessCacheName", "ReplicationGroupId": "ReplicationGroupId", "StackName": "StackName",
     "StateMachineName": "stateMachineArn", "ExecutionId": "executionArn", "InstanceId": "InstanceIds",
     "RoleNameWithPath": "RoleName", "ParameterNameWithoutLeadingSlash": "Name", "RepositoryName": "repositoryName",
-    "DashboardName": "DashboardName",
+    "DashboardName": "DashboardName", "ServiceCode": "ServiceCode", "QuotaCode": "QuotaCode",
 }
 """The parameter that fills each part of an ARN. Its value may be a list or a whole ARN."""
 UNKNOWN = {"GroupId": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "Id": "*"}
