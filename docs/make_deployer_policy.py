@@ -40,12 +40,11 @@ BOOTSTRAP_POLICY = DEPLOYER_POLICY.with_name("bootstrap_policy.json")
 NOT_PLAYED: Mapping[str, set[str]] = {
     "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
-    "ec2:DescribeImages": {"*"}, "pricing:GetProducts": {"*"},
-    "states:StartExecution": {"arn:aws:states:*:*:stateMachine:Nitro-*-coordinator"}}
+    "ec2:DescribeImages": {"*"}, "pricing:GetProducts": {"*"}}
 """Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
 the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
-deploy` also starts the rounds after the CDK if there is no instance, makes the role for spot instances, looks up the
-machine image if the account is on the Free plan, and asks for prices, while the scenario uses the dated ones."""
+deploy` also makes the role for spot instances, looks up the machine image if the account is on the Free plan, and asks
+for prices, while the scenario uses the dated ones."""
 BOOTSTRAPPED = {
     "s3": "arn:aws:s3:::cdk-hnb659fds-*", "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
     "iam": "arn:aws:iam::*:role/cdk-hnb659fds-*", "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*"}

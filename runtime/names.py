@@ -64,11 +64,6 @@ _EXPERIMENT = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
-def execution_name(stack_id: str) -> str:
-    """Name of the execution that has a deployment's rounds run: whoever starts it again starts none beside it."""
-    return stack_id.rpartition("/")[2]
-
-
 def stack_name(experiment: str) -> str:
     """Name of an experiment's stack."""
     return STACK_PREFIX + experiment

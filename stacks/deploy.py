@@ -21,7 +21,7 @@ from lambda_actor.errors import ActorError
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.aws.stacks import find_stack, outputs_of
+from runtime.aws.stacks import find_stack
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
@@ -33,7 +33,7 @@ from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.guard.ledger import Entry, Ledger, find_ledger
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
-from runtime.names import MACHINE_OUTPUT, MAIL_STACK, SHARED_STACKS, execution_name
+from runtime.names import MAIL_STACK, SHARED_STACKS
 from runtime.operations.quotas import Account, read_account
 from runtime.ports.money import LEARNER, PriceTable
 from runtime.training.preflight import smallest_budget_usd, try_experiment
@@ -172,8 +172,6 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
         return code
     _tell(check_guard(clients(session), plan.stack_name))
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
-    if not code and plan.has_coordinator:
-        _tell({"rounds": _begin_rounds(clients(session), plan)})
     if not code and plan.is_external:
         _tell({"pool": f"open it within {MISSING_S / 60:.0f} minutes: nitro_rl.ActorPool(FILE, "
                        "overrides=[\"fleet.kind=lambda\"])"})
@@ -181,28 +179,6 @@ def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequen
         _tell({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime stop "
                        f"{plan.name}"})
     return code
-
-
-def _begin_rounds(client: Client, plan: Plan) -> str:
-    """Starts the state machine after everything is deployed. Returns a remark for the user.
-
-    A bare ``cdk deploy`` does not start it, and so costs nothing.
-
-    Raises:
-        AccountError: It could not be started.
-    """
-    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name)) or {}
-    if MACHINE_OUTPUT not in outputs_of(stack):
-        raise AccountError(f"{plan.stack_name} is {stack.get('StackStatus', 'not there')}: it has no rounds to begin")
-    machine, name = outputs_of(stack)[MACHINE_OUTPUT], execution_name(str(stack["StackId"]))
-    try:
-        # The name keeps boto3's retry after a lost answer from starting a second execution.
-        started = ask(lambda: client("stepfunctions").start_execution(stateMachineArn=machine, name=name))
-    except AccountError as error:
-        raise AccountError(f"all is there, but its rounds were not begun, so that nothing but the guard's "
-                           f"{MISSING_S / 60:.0f} minutes are lost: {error}. Begin them: aws stepfunctions "
-                           f"start-execution --state-machine-arn {machine} --name {name}") from error
-    return f"begun by {started['executionArn']}"
 
 
 def _synthesise(options: argparse.Namespace) -> int:

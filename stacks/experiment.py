@@ -61,6 +61,8 @@ class ExperimentStack(Stack):
             **outputs,
         }.items():
             CfnOutput(self, name, value=value)
+        if isinstance(learner, Coordinator):
+            guard.add_start(self, learner.machine, plan.run)
         guard.add_check(self, plan.needs)
         # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():

@@ -18,10 +18,11 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
+from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from runtime.aws.limits import VCPU_QUOTAS
-from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
+from runtime.guard.check import ANSWER_S, CHECK_TYPE, START_TYPE, VERSION, VERSION_TYPE
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
@@ -125,6 +126,11 @@ class GuardStack(Stack):
             if child is not check:
                 child.node.add_dependency(check)
 
+    def add_start(self, stack: Stack, machine: sfn.IStateMachine, run: str) -> None:
+        """Makes ``stack`` start the rounds of ``run`` when all else that it has is made."""
+        start = _ask(stack, "Start", START_TYPE, self._function, Machine=machine.state_machine_arn, Run=run)
+        start.node.add_dependency(*(child for child in stack.node.children if child is not start))
+
     def grant_write(self, role: iam.IRole, run: str) -> None:
         """Lets ``role`` write its own attributes of the run's entry, and read them and when the guard last looked.
 
@@ -204,7 +210,8 @@ class GuardStack(Stack):
                                 resources=[_GROUPS]),
             iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[_INSTANCES],
                                 conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}),
-            iam.PolicyStatement(sid="FindLegs", actions=["states:ListExecutions"], resources=[_MACHINES]),
+            iam.PolicyStatement(sid="FindAndStartLegs", actions=["states:ListExecutions", "states:StartExecution"],
+                                resources=[_MACHINES]),
             iam.PolicyStatement(sid="EndLegs", actions=["states:StopExecution"], resources=[_EXECUTIONS]),
         ]
 

@@ -25,6 +25,8 @@ VERSION = 1
 CHECK_TYPE, VERSION_TYPE = "Custom::NitroGuardCheck", "Custom::NitroGuardVersion"
 """Resource types: an experiment's stack asks whether it is guarded; the guard's stack asks before its version changes.
 """
+START_TYPE = "Custom::NitroStart"
+"""Resource type: an experiment's stack without an instance asks to start its rounds, when all else is made."""
 FRESH_S = 2.5 * INTERVAL_S
 """The guard is armed if its last tick is at most this old."""
 ANSWER_S = 115
@@ -63,7 +65,9 @@ def answer(
     """
     reason = ""
     try:
-        if event["RequestType"] != "Delete" and _is_to_be_armed(event):
+        if event["ResourceType"] == START_TYPE:
+            _start_rounds(event, client)
+        elif event["RequestType"] != "Delete" and _is_to_be_armed(event):
             _check_needs(event, client)
             until_s = now() + wait_s
             _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
@@ -77,6 +81,13 @@ def answer(
     request = Request(event["ResponseURL"], json.dumps(body).encode(), {"Content-Type": ""}, method="PUT")
     with urlopen(request, timeout=_SEND_S):
         pass
+
+
+def _start_rounds(event: Mapping[str, Any], client: Client) -> None:
+    """Starts the state machine of the stack that asks; a repeated request starts none beside it."""
+    if event["RequestType"] != "Delete":
+        client("stepfunctions").start_execution(
+            stateMachineArn=event["ResourceProperties"]["Machine"], name=event["RequestId"])
 
 
 def _is_to_be_armed(event: Mapping[str, Any]) -> bool:

@@ -8,7 +8,6 @@ from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
 from runtime.errors import one_line
 from runtime.guard.parts import find_executions
-from runtime.names import execution_name
 from runtime.operations.texts import ago_text
 
 RUNNING = "RUNNING"
@@ -57,16 +56,10 @@ def _failure_text(event: dict[str, Any]) -> str:
     return ": ".join(one_line(details[key])[:_CAUSE_CHARACTERS] for key in ("error", "cause") if details.get(key))
 
 
-def coordinator_text(one: dict[str, Any], stack_id: str) -> str:
-    """Returns the result of `find_coordinator` as text for people.
-
-    Args:
-        one: That result.
-        stack_id: The deployment's.
-    """
+def coordinator_text(one: dict[str, Any]) -> str:
+    """Returns the result of `find_coordinator` as text for people."""
     if one["execution"] is None:
-        return ("it was not started; to start it: aws stepfunctions start-execution --state-machine-arn "
-                f"{one['machine']} --name {execution_name(stack_id)}")
+        return "its rounds were not started: its stack's events tell why"
     parts = [f"execution {one['execution'].rpartition(':')[2]} {one['status']}, begun {ago_text(one['began_s'])}"
              + ("" if one["ended_s"] is None else f", ended {ago_text(one['ended_s'])}")]
     if one["leg"]:

@@ -32,7 +32,7 @@ def _deployment_lines(one: Mapping[str, Any]) -> list[str]:
     facts = {"stack": f"{one['stack']}, {one['stack_status']}", "learner": _learner_text(one),
              "dollars": _dollars_text(one), "time": _time_text(one)}
     if one["coordinator"]:
-        facts["coordinator"] = coordinator_text(one["coordinator"], one["stack_id"])
+        facts["coordinator"] = coordinator_text(one["coordinator"])
     if one["teardown"]:
         facts["teardown"] = _teardown_text(one["teardown"])
     if one["unreadable"]:

@@ -54,7 +54,7 @@ class Coordinator(Construct):
     """The two functions, and the state machine that runs the rounds, leg by leg.
 
     Attributes:
-        machine: The state machine. Only `make deploy` starts it, when everything is deployed.
+        machine: The state machine. The guard starts it when the stack has everything else.
         function: The coordinator, which the state machine invokes.
         log_group: The log of both functions.
     """

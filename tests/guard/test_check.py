@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import RunError
-from runtime.guard.check import CHECK_TYPE, FRESH_S, SEEN_S, VERSION, VERSION_TYPE, answer, is_request
+from runtime.guard.check import CHECK_TYPE, FRESH_S, SEEN_S, START_TYPE, VERSION, VERSION_TYPE, answer, is_request
 from runtime.guard.needs import Needs
 from tests.guard.pretended_account import refused
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
@@ -31,9 +31,13 @@ class Limits:
 
     def __init__(self) -> None:
         self.concurrency, self.vcpus, self.asked = 1000, {"L-DB2E81BA": 8.0, "L-1216C47A": 5.0}, 0
+        self.started: list[tuple[str, str]] = []
 
     def __call__(self, service: str, *, is_quick: bool = False) -> Limits:
         return self
+
+    def start_execution(self, *, stateMachineArn: str, name: str) -> None:
+        self.started.append((stateMachineArn, name))
 
     def get_account_settings(self) -> dict[str, Any]:
         self.asked += 1
@@ -201,3 +205,21 @@ def test_what_does_not_fit_into_the_account_is_refused_in_one_line_before_anythi
 def test_an_experiment_of_an_older_checkout_tells_nothing_of_its_needs(formation: Formation) -> None:
     assert formation.ask() == ""
     assert formation.account.asked == 0
+
+
+def test_the_rounds_of_a_stack_without_an_instance_are_started_once_for_each_request(formation: Formation) -> None:
+    machine = {"ResourceProperties": {"Machine": "arn:of:it", "Run": "one"}}
+    assert formation.ask(START_TYPE, **machine) == ""
+    assert formation.account.started == [("arn:of:it", "r")]
+    assert formation.ask(START_TYPE, "Delete", **machine, PhysicalResourceId="known") == ""
+    assert len(formation.account.started) == 1
+
+
+def test_rounds_that_cannot_be_started_fail_the_deployment(
+    formation: Formation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: str) -> None:
+        raise refused("AccessDeniedException", "not authorized to perform: states:StartExecution")
+
+    monkeypatch.setattr(formation.account, "start_execution", refuse)
+    assert "states:StartExecution" in formation.ask(START_TYPE, ResourceProperties={"Machine": "arn:of:it"})

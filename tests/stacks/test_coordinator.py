@@ -8,6 +8,7 @@ import re
 import pytest
 
 from runtime.errors import ExperimentError
+from runtime.guard.check import START_TYPE
 from runtime.guard.times import LATE_S, LEG_S
 from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
 from stacks.deploy import limits
@@ -28,7 +29,7 @@ def plan_of(tmp_path, context=None, **changes) -> Plan:
 
 def test_nothing_stands(made: Assembly) -> None:
     kinds = {resource["Type"].split("::")[1] for resource in made.template()["Resources"].values()}
-    assert kinds == {"Lambda", "IAM", "Logs", "StepFunctions", "CloudWatch", "NitroGuardCheck"}
+    assert kinds == {"Lambda", "IAM", "Logs", "StepFunctions", "CloudWatch", "NitroGuardCheck", "NitroStart"}
     assert not [one for one in made.resources("AWS::Lambda::Function").values() if "VpcConfig" in one["Properties"]]
     assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
 
@@ -73,6 +74,15 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
     told = definition["States"]["Tell the guard"]["Parameters"]
     assert told["Key"] == {"run": {"S": f"{NAME}/{RUN}"}}
     assert told["ExpressionAttributeValues"][":stack"] == {"S": "<AWS::StackId>"}
+
+
+def test_the_stack_itself_starts_the_rounds_when_all_else_is_there(made: Assembly) -> None:
+    ((name, start),) = made.resources(START_TYPE).items()
+    assert flat(start["Properties"]["ServiceToken"]).startswith("<NitroGuard:ExportsOutputFnGetAttGuard")
+    assert flat(start["Properties"]["Machine"]) == f"<{made.name('AWS::StepFunctions::StateMachine')}>"
+    assert start["Properties"]["Run"] == RUN
+    assert start["DeletionPolicy"] == "Retain", "deletions do not invoke the guard"
+    assert set(start["DependsOn"]) == made.template()["Resources"].keys() - {name}
 
 
 @pytest.mark.parametrize(("changes", "words"), [

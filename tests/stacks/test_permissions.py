@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.guard.check import CHECK_TYPE, VERSION_TYPE
+from runtime.guard.check import CHECK_TYPE, START_TYPE, VERSION_TYPE
 from runtime.names import GUARD_STACK, NETWORK_STACK
 from tests.stacks.conftest import KINDS, STACK, Assembly, Synthesise, flat
 from tests.stacks.iam.account import Account
@@ -93,7 +93,8 @@ def test_stacks_are_deleted_by_the_role_that_the_bootstrap_made(account: Account
     for stack, template in account.templates.items():
         assert "role/cdk-hnb659fds-cfn-exec-role-" in manifest[stack]["properties"]["cloudFormationExecutionRoleArn"]
         # Retained resources, such as questions to the guard, are not deleted.
-        for kind in {resource["Type"] for resource in template["Resources"].values()} - {CHECK_TYPE, VERSION_TYPE}:
+        for kind in {resource["Type"] for resource in template["Resources"].values()} - {
+                    CHECK_TYPE, START_TYPE, VERSION_TYPE}:
             assert deletion_actions(kind), f"it is unknown what the deletion of {kind} needs"
 
 

@@ -84,7 +84,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
 from runtime.aws.limits import UNRESERVABLE_CONCURRENCY
-from runtime.guard.check import CHECK_TYPE
+from runtime.guard.check import CHECK_TYPE, START_TYPE
 from tests.simulators.aws import quick_moto  # noqa: F401
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.rehearsal.clock import Clock
@@ -1021,8 +1021,11 @@ def _create_resources(stack: Stack) -> None:
     ends = [(now_s + seconds, f"{name}: {reason}") for name, (seconds, reason) in failing.items()] or [
         (now_s + float(timeout.removeprefix("PT").removesuffix("S")), "Received 0 SUCCESS signal(s) out of 1")
         for timeout in signals]
-    if ends:
-        stack.given_up = min(ends)
+    # Last, as it depends on everything else.
+    starts = [(now_s, reason) for name, one in resources.items() if one["Type"] == START_TYPE and not ends and (
+        reason := _refusal(stack, name, one))]
+    if ends or starts:
+        stack.given_up = min(ends + starts)
     else:
         stack.mark_creation_complete()
 

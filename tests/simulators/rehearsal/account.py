@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from botocore.exceptions import ClientError
 from runtime.errors import ExperimentError
 from runtime.guard.ledger import Entry, Ledger
 from runtime.guard.times import LEG_S
-from runtime.names import LEARNER_SUFFIX, execution_name
+from runtime.names import LEARNER_SUFFIX
 from stacks.assembly import make_app
+from stacks.components.actor_function import ALIAS
 from tests.conftest import TcpServer, TlsTerminator
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
@@ -160,6 +162,8 @@ class Account:
         self.clock = Clock(directory / "clock")
         self.actor_handler = "lambda_actor.handler.handler"
         self.leg_s = LEG_S
+        self._prepared: set[str] = set()
+        self._preparing = threading.Lock()
         self._faults, self._endpoint = directory / "faults", directory / "endpoint"
         self._moto_variables = moto_variables
         self._stack = ExitStack()
@@ -178,7 +182,7 @@ class Account:
                 **{DECISIONS_VARIABLE: str(self.calls)}, **self._moto_variables))
             self.functions = stack.enter_context(MeteredEndpoint())
             self.api = stack.enter_context(
-                FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url))
+                FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url, self._prepare))
             self._endpoint.write_text(self.api.url)
             self.variables = {
                 **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
@@ -254,16 +258,10 @@ class Account:
             if resource["Type"] == "AWS::ElastiCache::User":
                 self.cache.add_user(resource["Properties"]["UserName"], resource["Properties"]["AccessString"])
         deployed_at_s = self.clock.now()
+        # They may have changed.
+        self._prepared -= {f"{stack}-{suffix}" for suffix in ("actor", "coordinator", "learner")}
         deploy(self.client, template, stack)
         found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
-        for one in self._resources(stack):
-            if one["ResourceType"] == "AWS::Lambda::Alias":
-                self._add_actors(one["PhysicalResourceId"])
-            elif one["ResourceType"] == "AWS::StepFunctions::StateMachine":
-                self._add_coordinator(stack)
-                # As `make deploy` does once everything exists.
-                self.client("stepfunctions").start_execution(stateMachineArn=one["PhysicalResourceId"],
-                                                             name=execution_name(found["StackId"]))
         return Deployment(
             stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
 
@@ -286,22 +284,28 @@ class Account:
         if settings["Handler"] != "runtime.guard.function.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
 
-    def _add_actors(self, alias_arn: str) -> None:
-        _, _, name, alias = alias_arn.rsplit(":", 3)
+    def _prepare(self, name: str) -> None:
+        """Runs an experiment's function here from its first invocation on."""
+        suffix = name.rpartition("-")[2]
+        with self._preparing:
+            if name in self._prepared or suffix not in ("actor", "coordinator", "learner"):
+                return
+            self._prepared.add(name)
+            if suffix == "actor":
+                self._add_actors(name)
+            else:
+                self._add_function(name, "tests.simulators.rehearsal.coordinator.handler" if suffix == "coordinator"
+                                   else "runtime.learner.remote.handler.handler",
+                                   {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
+
+    def _add_actors(self, name: str) -> None:
         try:
-            warm = self.client("lambda").get_provisioned_concurrency_config(FunctionName=name, Qualifier=alias)
+            warm = self.client("lambda").get_provisioned_concurrency_config(FunctionName=name, Qualifier=ALIAS)
         except ClientError:
             warm = {"RequestedProvisionedConcurrentExecutions": 0}
         self._add_function(name, self.actor_handler,
-                           {**ACTOR_ENVIRONMENT, ATTACKS_VARIABLE: str(self.directory / "attacks")}, qualifier=alias,
+                           {**ACTOR_ENVIRONMENT, ATTACKS_VARIABLE: str(self.directory / "attacks")}, qualifier=ALIAS,
                            provisioned=warm["RequestedProvisionedConcurrentExecutions"])
-
-    def _add_coordinator(self, stack: str) -> None:
-        """Adds the coordinator and the function that makes the updates."""
-        for suffix, handler in (("coordinator", "tests.simulators.rehearsal.coordinator.handler"),
-                                ("learner", "runtime.learner.remote.handler.handler")):
-            self._add_function(f"{stack}-{suffix}", handler,
-                               {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
 
     def _add_function(self, name: str, handler: str, environment: Mapping[str, str], **more: Any) -> Mapping[str, Any]:
         """Runs a function with moto's settings except the handler; returns those settings.

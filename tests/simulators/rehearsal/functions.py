@@ -7,7 +7,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -58,6 +58,11 @@ class MeteredEndpoint(LambdaEndpoint):
         return super()._invoke(function, qualifier, headers, body)
 
 
+def _name(path: str) -> str:
+    """Returns the function's name from its name or ARN in a request's path."""
+    return path.replace("%3A", ":").partition(":function:")[2].partition(":")[0] or path.partition("%3A")[0]
+
+
 class _Handler(PassingHandler):
     protocol_version = "HTTP/1.1"
 
@@ -75,6 +80,7 @@ class _Handler(PassingHandler):
             if answer is None or answer[0] >= 400:
                 self._send(*(answer or (500, {}, b"")))
                 return
+            self.server.owner.prepare(_name(invocation[1]))
             refused = self.server.owner.refusal(invocation[1])
             if refused:
                 self._send(refused.status, {"x-amzn-ErrorType": refused.code}, json.dumps(refused.body).encode())
@@ -108,11 +114,13 @@ class _Handler(PassingHandler):
 class FunctionsApi(LoopbackServer):
     """Serves AWS_ENDPOINT_URL_LAMBDA: invocations that moto allows go to the endpoint, all other calls to moto."""
 
-    def __init__(self, client: Any, moto_url: str, endpoint_url: str) -> None:
+    def __init__(self, client: Any, moto_url: str, endpoint_url: str, prepare: Callable[[str], None]) -> None:
         """Args:
         client: A client of moto's Lambda.
+        prepare: Called with a function's name before each of its invocations.
         """
         super().__init__(_Handler)
+        self.prepare = prepare
         self._client, self.moto_url, self.endpoint_url = client, moto_url, endpoint_url
         self._silent, self._is_answering = "", threading.Event()
 
@@ -128,9 +136,9 @@ class FunctionsApi(LoopbackServer):
 
     def refusal(self, name: str) -> LambdaError | None:
         """Returns why a function may not run now: it does not exist, or 0 executions are reserved for it."""
-        name = name.replace("%3A", ":").partition(":function:")[2].partition(":")[0] or name.partition("%3A")[0]
         try:
-            reserved = self._client.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+            found = self._client.get_function_concurrency(FunctionName=_name(name))
         except ClientError as error:
             return LambdaError(404, error.response["Error"]["Code"], str(error))
-        return LambdaError(429, "TooManyRequestsException", "Rate Exceeded.") if reserved in (0, "0") else None
+        is_barred = found.get("ReservedConcurrentExecutions") in (0, "0")
+        return LambdaError(429, "TooManyRequestsException", "Rate Exceeded.") if is_barred else None
