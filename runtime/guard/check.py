@@ -20,7 +20,7 @@ from runtime.errors import RunError
 from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
 
-VERSION = 1
+VERSION = 2
 """Version of the ledger, tags and names that a guard understands. Raise it if an older guard would misread a change."""
 CHECK_TYPE, VERSION_TYPE = "Custom::NitroGuardCheck", "Custom::NitroGuardVersion"
 """Resource types: an experiment's stack asks whether it is guarded; the guard's stack asks before its version changes.
