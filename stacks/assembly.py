@@ -13,7 +13,7 @@ from stacks.experiment import ExperimentStack
 from stacks.guard import GuardStack
 from stacks.mail import MailStack, checked_address
 from stacks.network import NetworkStack
-from stacks.organisation import OwnNetwork, add_tags, check_boundary
+from stacks.organisation import OwnNetwork, add_tags, check_boundary, disk_key
 from stacks.plan import Plan
 from stacks.results import ResultsStack
 
@@ -27,7 +27,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     - ``actor_concurrency``: concurrent executions that the account has left for the guard and for functions without a
       reservation,
     - ``mail``: an address that gets the guard's reports and alarms,
-    - ``tags``, ``vpc``, ``subnets``: see `stacks.organisation`.
+    - ``tags``, ``vpc``, ``subnets``, ``ebs_key``: see `stacks.organisation`.
 
     Args:
         settings: The context of cdk.json. The CDK command line passes it on by itself, along with ``-c`` options, which
@@ -44,7 +44,8 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     network = NetworkStack(app, NETWORK_STACK, region=plan.prices.region, results_bucket=results.bucket,
                            own=OwnNetwork.from_context(context, plan))
     guard = GuardStack(app, GUARD_STACK, network=network, reserved_executions=plan.reserved_for_guard)
-    ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard)
+    ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard,
+                    disk_key=disk_key(context("ebs_key")))
     if address := context("mail"):
         MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address))
     add_tags(app, context("tags"))

@@ -69,11 +69,20 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
 
 
 def bootstrap_qualifier(words: Sequence[str]) -> str:
-    """Returns the qualifier in the names of the CDK's own resources: the last on its command line, or cdk.json's."""
+    """Returns the qualifier in the names of the CDK's own resources."""
+    return str(context_value(words, _QUALIFIER) or BOOTSTRAP_QUALIFIER)
+
+
+def context_value(words: Sequence[str], key: str) -> object:
+    """Returns a value of the app's context: the last on the CDK's command line, or cdk.json's; None if neither has it.
+
+    Args:
+        words: Arguments of the CDK's command line.
+        key: The context key.
+    """
     pairs = [word.removeprefix("--context=").partition("=") for word in words]
-    given = [value for name, _, value in pairs if name == _QUALIFIER]
-    return given[-1] if given else str(json.loads((ROOT / "cdk.json").read_text())["context"].get(
-        _QUALIFIER, BOOTSTRAP_QUALIFIER))
+    given = [value for name, _, value in pairs if name == key]
+    return given[-1] if given else json.loads((ROOT / "cdk.json").read_text())["context"].get(key)
 
 
 def install_locked(lock: Path, folder: Path) -> int:

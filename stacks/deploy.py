@@ -39,7 +39,7 @@ from runtime.ports.money import LEARNER, PriceTable
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_version
 from stacks.building import check_tools
-from stacks.cdk import TEMPLATES, bootstrap_qualifier, run_cdk, synthesise
+from stacks.cdk import TEMPLATES, bootstrap_qualifier, context_value, run_cdk, synthesise
 from stacks.mail import checked_address
 from stacks.plan import Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
@@ -96,7 +96,8 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         _tell({"remark": check_tools(plan)})
         check_version(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
-        account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more))
+        account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more),
+                               has_disk_key=context_value(more, "ebs_key") is not None)
         print("\n".join(account_lines(plan, account)), flush=True)
         _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
         approval = _ask(options, more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
@@ -29,7 +31,7 @@ class ExperimentStack(Stack):
 
     def __init__(
         self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack, results: ResultsStack,
-        guard: GuardStack,
+        guard: GuardStack, disk_key: str | None = None,
     ) -> None:
         # The guard finds the stack by these tags.
         super().__init__(scope, construct_id, description=f"Nitro: experiment {plan.name}, run {plan.run}",
@@ -44,7 +46,7 @@ class ExperimentStack(Stack):
             outputs = dict(Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs)
         elif plan.has_instance:
             learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
-                              cache=cache)
+                              cache=cache, disk_key=disk_key)
             outputs = {"LearnerImage": learner.image_id, "LearnerGroupName": learner.group_name}
         else:
             assert actor is not None, "the plan was checked"
@@ -63,7 +65,7 @@ class ExperimentStack(Stack):
             CfnOutput(self, name, value=value)
         if isinstance(learner, Coordinator):
             guard.add_start(self, learner.machine, plan.run)
-        guard.add_check(self, plan.needs)
+        guard.add_check(self, replace(plan.needs, disk_key=disk_key or ""))
         # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)

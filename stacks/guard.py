@@ -96,7 +96,7 @@ class GuardStack(Stack):
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.reports = self._make_topic()
-        self._log_group = make_log_group(self, "Logs", retention=logs.RetentionDays.ONE_MONTH)
+        self._log_group = make_log_group(self, "Logs", is_shared=True)
         self._role = self._make_role(network)
         self._function = self._make_function(reserved_executions)
         # The function's rights come first: without them a tick could end nothing.
@@ -195,8 +195,8 @@ class GuardStack(Stack):
     def _limit_statements(self) -> list[iam.PolicyStatement]:
         """The check reads the account's limits."""
         return [
-            iam.PolicyStatement(sid="ReadLimits", resources=["*"],
-                                actions=["ec2:DescribeInstanceTypes", "lambda:GetAccountSettings"]),
+            iam.PolicyStatement(sid="ReadLimits", resources=["*"], actions=[
+                "ec2:DescribeInstanceTypes", "ec2:GetEbsDefaultKmsKeyId", "lambda:GetAccountSettings"]),
             iam.PolicyStatement(sid="ReadQuotas", actions=["servicequotas:GetServiceQuota"],
                                 resources=[arn_of("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()]),
         ]

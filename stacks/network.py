@@ -11,7 +11,6 @@ from __future__ import annotations
 from aws_cdk import Aws, CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
@@ -96,7 +95,7 @@ class NetworkStack(Stack):
         self.learner_subnets = self.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids
 
     def _add_flow_log(self) -> None:
-        group = make_log_group(self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH)
+        group = make_log_group(self, "FlowLogs", is_shared=True)
         # Refused traffic only: everything else would record every packet to the cache.
         self.vpc.add_flow_log("FlowLog", destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
                               traffic_type=ec2.FlowLogTrafficType.REJECT)

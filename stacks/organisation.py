@@ -1,4 +1,4 @@
-"""What an organisation asks of every stack: its tags, and a network of its own. See docs/guides/deploy.md.
+"""What an organisation asks of every stack: its tags, a network and a key of its own. See docs/guides/deploy.md.
 
 A permissions boundary and a bootstrap qualifier are the CDK's own context keys. The CDK silently ignores a boundary in
 a form that it does not know, so it is checked here.
@@ -21,6 +21,7 @@ _TAGS_MAX = 40
 """AWS allows 50 on most resources. Ten are left for an experiment's own tags and for names."""
 _BOUNDARY = "@aws-cdk/core:permissionsBoundary"
 _BOUNDARIES = {"name": re.compile(r"[\w+=,.@/${}:-]+"), "arn": re.compile(r"arn:\S+:policy/\S+")}
+_DISK_KEY = re.compile(r"alias/[\w/-]+|[\w-]+|arn:[\w-]+:kms:[\w-]+:\d{12}:(key|alias)/[\w/-]+", re.ASCII)
 _VPC, _SUBNET = re.compile(r"vpc-[0-9a-f]{8,17}"), re.compile(r"subnet-[0-9a-f]{8,17}")
 
 
@@ -58,6 +59,18 @@ class OwnNetwork:
                                   "cache need subnets without a way out, which only a network made here has; allowed: "
                                   "none")
         return cls(str(vpc), names)
+
+
+def disk_key(value: object) -> str | None:
+    """Returns the KMS key for the learner's disk that the context key ``ebs_key`` names; None is the account's default.
+
+    Raises:
+        ExperimentError: It does not name a key.
+    """
+    if value is not None and not _DISK_KEY.fullmatch(str(value)):
+        raise ExperimentError(f"ebs_key = {value!r} is not allowed; allowed: a KMS key's id, alias or ARN, such as "
+                              "alias/aws/ebs")
+    return None if value is None else str(value)
 
 
 def add_tags(app: cdk.App, value: object) -> None:

@@ -1,4 +1,4 @@
-"""An account's limits on what may run at once: functions, and vCPUs of instances."""
+"""An account's limits on what may run: functions and vCPUs at once, and with which key for disks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ CONCURRENCY_QUOTA = "L-B99A9384"
 """Code of Lambda's quota *Concurrent executions*."""
 UNRESERVABLE_CONCURRENCY = 100
 """Concurrent executions that AWS Lambda keeps free in an account for functions without a reservation."""
+AWS_DISK_KEY = "alias/aws/ebs"
+"""AWS' own key for disks, which each account has."""
 _STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
 VCPU_QUOTAS = {
     ("on_demand", _STANDARD): "L-1216C47A", ("spot", _STANDARD): "L-34B43A08",
@@ -81,3 +83,18 @@ def vcpu_refusal(found: Mapping[str, tuple[int, float]], market: str, where: str
                       for name, (needed, allowed) in found.items())
     return (f"learner.instance_types: none may be launched in {where}: {needs}. Ask for more under Service Quotas, "
             "Amazon EC2")
+
+
+def disk_key_refusal(client: Callable[[str], Any]) -> str:
+    """Returns why the account's default key for disks may keep an instance from starting; empty if it is AWS' own.
+
+    Raises:
+        AccountError: The account does not answer.
+    """
+    key = str(ask(lambda: client("ec2").get_ebs_default_kms_key_id())["KmsKeyId"])
+    # AWS answers with the alias; its reference promises an ARN.
+    if key.endswith(AWS_DISK_KEY):
+        return ""
+    return (f"this account encrypts disks with its own key {key}, with which an Auto Scaling group starts no instance "
+            f"unless the key's policy admits it; allowed: -c ebs_key={AWS_DISK_KEY}, which is AWS' key, or "
+            f"-c ebs_key={key} if the policy admits AWSServiceRoleForAutoScaling")

@@ -10,6 +10,7 @@ from runtime.aws.clients import Client
 from runtime.aws.limits import (
     CONCURRENCY_QUOTA,
     UNRESERVABLE_CONCURRENCY,
+    disk_key_refusal,
     unreserved_concurrency,
     vcpu_refusal,
     vcpus,
@@ -31,6 +32,7 @@ class Needs:
         held: Concurrent executions that no other function can use: reserved, or kept warm.
         instance_types: Separated by commas; empty without an instance.
         market: ``on_demand`` or ``spot``.
+        disk_key: The chosen KMS key of the instance's disk; empty is the account's default.
     """
 
     run: str
@@ -41,6 +43,7 @@ class Needs:
     held: str
     instance_types: str
     market: str
+    disk_key: str = ""
 
     def properties(self) -> dict[str, str]:
         """Returns them as properties of a custom resource."""
@@ -69,7 +72,8 @@ class Needs:
         if refusal or not self.instance_types:
             return refusal
         found = vcpus(client, self.instance_types.split(","), self.market)
-        return vcpu_refusal(found, self.market, f"region {region}")
+        return vcpu_refusal(found, self.market, f"region {region}") or (
+            "" if self.disk_key else disk_key_refusal(client))
 
     def _refusal_of_concurrency(self, client: Client) -> str:
         free, held = unreserved_concurrency(client), int(self.held)

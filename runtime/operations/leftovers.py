@@ -26,6 +26,8 @@ from runtime.names import (
 )
 from runtime.operations.executions import RUNNING
 
+LOGS_KEPT_S = 7 * 86_400.0
+"""Retention of experiments' logs."""
 _INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
 """All states except terminated."""
 
@@ -133,17 +135,29 @@ def find_leftovers(client: Client, stacks: Stacks, instances: Iterable[Instance]
             *_executions(client, stacks)]
 
 
-def find_left_logs(client: Client, stacks: Stacks) -> list[dict[str, Any]]:
-    """Returns the log groups of deleted stacks: ``name``, ``stored_bytes`` and ``remove`` of each.
+def find_left_logs(client: Client, stacks: Stacks, now_s: float) -> list[dict[str, Any]]:
+    """Returns the log groups of deleted stacks that may hold something, newest first.
+
+    Args:
+        client: Makes boto3 clients by service name.
+        stacks: All existing stacks.
+        now_s: Seconds since 1970.
+
+    Returns:
+        ``name``, ``created_at_s``, ``stored_bytes`` and ``remove`` of each.
 
     Raises:
         AccountError: CloudWatch Logs cannot be reached.
     """
     groups = [group for prefix in (STACK_PREFIX, f"/aws/lambda/{STACK_PREFIX}")
               for group in pages_of(client("logs"), "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)]
-    return [{"name": group["logGroupName"], "stored_bytes": group.get("storedBytes", 0),
-             "remove": f"aws logs delete-log-group --log-group-name {group['logGroupName']}"}
-            for group in groups if not stacks.has_prefix_of(group["logGroupName"].removeprefix("/aws/lambda/"))]
+    found = [{"name": group["logGroupName"], "created_at_s": group["creationTime"] / 1000,
+              "stored_bytes": group.get("storedBytes", 0),
+              "remove": f"aws logs delete-log-group --log-group-name {group['logGroupName']}"}
+             for group in groups if not stacks.has_prefix_of(group["logGroupName"].removeprefix("/aws/lambda/"))]
+    # AWS counts the bytes a day late.
+    return sorted((one for one in found if one["stored_bytes"] or now_s - one["created_at_s"] < LOGS_KEPT_S),
+                  key=lambda one: one["created_at_s"], reverse=True)
 
 
 def _instance(described: Mapping[str, Any]) -> Instance:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.aws.asking import ask, ask_if_there, list_all
+from runtime.aws.asking import ask, ask_if_there, list_all, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError
@@ -27,7 +27,7 @@ def show_logs(
     client: Client, experiment: str, report: Report, *, of_actors: bool, since_s: float, is_following: bool,
     now: Callable[[], float], sleep: Callable[[float], None],
 ) -> None:
-    """Shows a deployment's log events, oldest first; if its stack is gone, the bucket's copy.
+    """Shows a deployment's log events, oldest first; if its stack is gone, those that are kept, and the bucket's copy.
 
     Args:
         client: Makes boto3 clients by service name.
@@ -45,30 +45,36 @@ def show_logs(
     """
     formation = client("cloudformation")
     stack = ask(lambda: find_stack(formation, STACK_PREFIX + experiment))
-    resources = ask(lambda: resources_of(formation, stack["StackId"])) if stack else []
-    groups = present(resources, "AWS::Logs::LogGroup", "ActorLogs" if of_actors else "LearnerLogs")
-    if not stack or not groups:
+    whose = "ActorLogs" if of_actors else "LearnerLogs"
+    groups = present(ask(lambda: resources_of(formation, stack["StackId"])), "AWS::Logs::LogGroup",
+                     whose) if stack else _kept_groups(client, experiment, whose)
+    if not groups:
         report(f"{STACK_PREFIX}{experiment} " + ("has no log group yet, or no more" if stack else "is not deployed")
                + (f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`" if of_actors else "")
                + "; what the bucket kept:")
         return show_kept(client, experiment, report)
     tail = _Tail(client("logs"), groups[0], report, since_ms=int(1000 * (now() - since_s)))
-    while tail.show() and is_following:
+    while tail.show() and is_following and _is_there(formation, stack):
         sleep(POLL_S)
-        if not _is_there(formation, stack["StackId"]):
-            break
     if not tail.shown:
         report(f"no events in {groups[0]} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a "
                "week at most")
-    if not _is_there(formation, stack["StackId"]):
+    if not _is_there(formation, stack):
         report(f"{STACK_PREFIX}{experiment} is gone; what the bucket kept:")
         show_kept(client, experiment, report)
     return None
 
 
-def _is_there(formation: Any, stack_id: str) -> bool:
-    stack = ask(lambda: find_stack(formation, stack_id))
-    return stack is not None and stack["StackStatus"] != "DELETE_COMPLETE"
+def _kept_groups(client: Client, experiment: str, whose: str) -> list[str]:
+    """Returns the log groups of the experiment's earlier deployments, newest first. They are kept for a week."""
+    groups = pages_of(client("logs"), "describe_log_groups", "logGroups",
+                      logGroupNamePrefix=f"{STACK_PREFIX}{experiment}-{whose}")
+    return [group["logGroupName"] for group in sorted(groups, key=lambda one: one["creationTime"], reverse=True)]
+
+
+def _is_there(formation: Any, stack: Mapping[str, Any] | None) -> bool:
+    found = ask(lambda: find_stack(formation, stack["StackId"])) if stack else None
+    return found is not None and found["StackStatus"] != "DELETE_COMPLETE"
 
 
 class _Tail:

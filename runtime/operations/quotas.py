@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
-from runtime.aws.limits import unreserved_concurrency, vcpu_refusal, vcpus
+from runtime.aws.limits import disk_key_refusal, unreserved_concurrency, vcpu_refusal, vcpus
 from runtime.aws.stacks import find_stack, outputs_of
 from runtime.config.instances import is_burstable, processor
 from runtime.config.resolved import ResolvedExperiment
@@ -43,7 +43,9 @@ class Account:
         return [name for name, (needed, allowed) in self.vcpus.items() if needed <= allowed]
 
 
-def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str, qualifier: str) -> Account:
+def read_account(
+    session: Session, experiment: ResolvedExperiment, *, stack: str, qualifier: str, has_disk_key: bool = False
+) -> Account:
     """Reads the account's limits, and checks that the experiment's image and the CDK's own resources exist.
 
     Args:
@@ -51,10 +53,12 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
         experiment: Resolved.
         stack: Name of the experiment's stack, which must not exist yet.
         qualifier: Qualifier in the names of the CDK's own resources.
+        has_disk_key: Whether somebody has chosen the key for the learner's disk.
 
     Raises:
         AccountError: There are no usable credentials, the stack exists, something is missing, the account's plan does
-            not start an instance type, or none of the types fits its quota; the text says what to do.
+            not start an instance type, its key may not be used for disks, or none of the types fits its quota; the text
+            says what to do.
     """
     account_id = identify(session)
     _check_not_deployed(session, stack)
@@ -70,6 +74,8 @@ def read_account(session: Session, experiment: ResolvedExperiment, *, stack: str
                              f"{session.region_name}")
     if is_free:
         _check_free(session, learner.instance_types, learner.image_parameter, image)
+    if not has_disk_key and (refusal := disk_key_refusal(session.client)):
+        raise AccountError(f"{refusal}. Nothing was deployed")
     account = Account(account_id, str(session.region_name), _concurrency(session),
                       vcpus(session.client, learner.instance_types, learner.market), plan)
     if refusal := vcpu_refusal(account.vcpus, learner.market, f"account {account_id}, region {session.region_name}"):

@@ -48,7 +48,7 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
         "account": account, "region": region, "at": iso(now_s),
         "deployments": sorted(deployments, key=lambda one: one["stack"]),
         "orphans": [asdict(one) for one in find_leftovers(client, stacks, instances)],
-        "left_logs": find_left_logs(client, stacks),
+        "left_logs": find_left_logs(client, stacks, now_s),
         "gone": [_gone(entry) for run, entry in entries.items() if run not in {one["run"] for one in deployments}],
         "guard": guard}
     document["totals"] = _totals(document, entries.values())

@@ -22,7 +22,7 @@ def status_lines(document: Mapping[str, Any]) -> list[str]:
     lines = laid_out({"account": f"{document['account']}, {document['region']}"})
     lines += _heading("deployed", [line for one in document["deployments"] for line in _deployment_lines(one)], "none")
     lines += _heading("orphans, which no stack has", _orphan_lines(document["orphans"]), "" if is_one else "none")
-    lines += _heading("log groups of stacks that are gone", _log_lines(document["left_logs"]), "")
+    lines += _heading("logs of stacks that are gone: kept for a week, for cents", _log_lines(document["left_logs"]), "")
     lines += _heading("runs that are gone", _gone_lines(document["gone"]), "")
     lines += _heading("guard", _guard_lines(document["guard"]), "")
     return lines if is_one else [*lines, "", *_total_lines(document["totals"])]

@@ -74,11 +74,13 @@ class Learner(Construct):
         guard: GuardStack,
         actor: ActorFunction | None,
         cache: Cache,
+        disk_key: str | None,
     ) -> None:
         """Composes the learner.
 
         Args:
             actor: The actor function; None if actors are processes of the learner.
+            disk_key: KMS key of its disk; None is the account's default.
         """
         super().__init__(scope, construct_id)
         self.group_name = plan.stack_name + LEARNER_SUFFIX
@@ -96,6 +98,9 @@ class Learner(Construct):
         self.image_id = image.get_image(self).image_id
         self._variables = self._make_variables(plan, results, guard, actor, cache)
         template = self._make_launch_template(plan, network, image)
+        if disk_key is not None:
+            template.node.default_child.add_property_override(
+                "LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key)
         self.group = self._make_group(plan, network, template)
         # The instance costs the most, so it comes last, after everything that it needs, including its rights.
         self.group.node.add_dependency(self.role, self.security_group, *([actor.alias] if actor else []))

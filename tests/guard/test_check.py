@@ -32,6 +32,7 @@ class Limits:
     def __init__(self) -> None:
         self.concurrency, self.vcpus, self.asked = 1000, {"L-DB2E81BA": 8.0, "L-1216C47A": 5.0}, 0
         self.started: list[tuple[str, str]] = []
+        self.disk_key = "alias/aws/ebs"
 
     def __call__(self, service: str, *, is_quick: bool = False) -> Limits:
         return self
@@ -47,6 +48,9 @@ class Limits:
         vcpus = {"g4dn.xlarge": 4, "c7i.large": 2, "c7i.4xlarge": 16}
         return {"InstanceTypes": [{"InstanceType": name, "VCpuInfo": {"DefaultVCpus": vcpus[name]}}
                                   for name in InstanceTypes]}
+
+    def get_ebs_default_kms_key_id(self) -> dict[str, Any]:
+        return {"KmsKeyId": self.disk_key}
 
     def get_service_quota(self, *, ServiceCode: str, QuotaCode: str) -> dict[str, Any]:
         assert ServiceCode == "ec2"
@@ -200,6 +204,15 @@ def test_what_does_not_fit_into_the_account_is_refused_in_one_line_before_anythi
     assert refusal.startswith(reason)
     assert "\n" not in refusal
     assert formation.looks == 0, "before it waits for anything"
+
+
+def test_an_accounts_own_key_for_disks_is_refused_unless_one_was_chosen(formation: Formation) -> None:
+    formation.account.disk_key = "arn:aws:kms:us-east-1:123456789012:key/mrk-1"
+    formation.needs = NEEDS.properties()
+    assert formation.ask().startswith(f"this account encrypts disks with its own key {formation.account.disk_key}, ")
+    for chosen in ({"disk_key": "alias/aws/ebs"}, {"instance_types": ""}):
+        formation.needs = replace(NEEDS, **chosen).properties()
+        assert formation.ask() == ""
 
 
 def test_an_experiment_of_an_older_checkout_tells_nothing_of_its_needs(formation: Formation) -> None:

@@ -150,7 +150,8 @@ class Account:
         found = [*[one["AutoScalingGroupName"] for one in groups], *[one["FunctionName"] for one in functions],
                  *[one["ServerlessCacheName"] for one in caches.describe_serverless_caches()["ServerlessCaches"]],
                  *[one["ReplicationGroupId"] for one in caches.describe_replication_groups()["ReplicationGroups"]],
-                 *[one["logGroupName"] for one in client("logs").describe_log_groups()["logGroups"]],
+                 *[one["logGroupName"] for one in client("logs").describe_log_groups()["logGroups"]
+                   if "retentionInDays" not in one],
                  *[one["StackName"] for one in client("cloudformation").describe_stacks()["Stacks"]]]
         return instances + [one for one in found if f"nitro-{name}" in one.lower()]
 

@@ -67,7 +67,8 @@ class Account:
             Tags=[{"Key": key, "Value": value} for key, value in (tags or {}).items()])["StackId"]
 
     def deploy(self, name: str = "hopper", *, run: str = "first", hours: float = 8.0, **tags: str) -> str:
-        logs = {f"{whose}Logs1A2B": {"Type": "AWS::Logs::LogGroup"} for whose in ("Learner", "Actor")}
+        logs = {f"{whose}Logs1A2B": {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain"}
+                for whose in ("Learner", "Actor")}
         group = {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": {
             "AutoScalingGroupName": f"Nitro-{name}-learner", "MinSize": "0", "MaxSize": "1", "DesiredCapacity": "1",
             "VPCZoneIdentifier": [self.subnet], "LaunchConfigurationName": {"Ref": "Configuration"},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from runtime.names import EXPERIMENT_TAG
-from runtime.operations.leftovers import Stacks
+from runtime.operations.leftovers import LOGS_KEPT_S, Stacks, find_left_logs
 from tests.operations.accounts import ACCOUNT_ID, DELETED_STACK, ZONE, Account
 from tests.simulators.aws.moto_types import IMAGE_ID
 
@@ -33,6 +34,19 @@ def test_orphans_of_every_kind_with_their_price_and_the_command_that_removes_the
     assert f"instance {names['instance']} of walker: g4dn.xlarge, running; $0.5" in text
     assert f"  aws ec2 terminate-instances --instance-ids {names['instance']}\n" in text
     assert "  aws logs delete-log-group --log-group-name Nitro-walker-LearnerLogs1-x\n" in text
+
+
+def test_a_log_is_told_of_until_it_is_empty(aws: Account) -> None:
+    for name in ("Nitro-walker-LearnerLogs1-x", "Nitro-walker-ActorLogs1-x"):
+        aws.client("logs").create_log_group(logGroupName=name)
+    aws.log("Nitro-walker-ActorLogs1-x", "stream", "something")
+    now_s = time.time()
+
+    def told(after_s: float) -> list[str]:
+        return sorted(one["name"] for one in find_left_logs(aws.client, Stacks([]), now_s + after_s))
+
+    assert len(told(LOGS_KEPT_S - 60.0)) == 2, "AWS counts the bytes a day late"
+    assert told(LOGS_KEPT_S + 60.0) == ["Nitro-walker-ActorLogs1-x"]
 
 
 def test_what_a_stack_has_is_no_orphan(aws: Account) -> None:

@@ -51,6 +51,21 @@ def test_following_tells_each_event_once_and_ends_with_the_stack(aws: Account) -
     assert '  {"stop_reason": "budget"}' in said
 
 
+@pytest.mark.parametrize("whose", ["Learner", "Actor"])
+def test_logs_of_a_stack_that_is_gone_are_kept_and_those_of_the_last_are_shown(aws: Account, whose: str) -> None:
+    aws.upload(aws.make_bucket(), "hopper/first/", {"ended.json": b"{}"})
+    for message in ("of the first", "of the second"):
+        stack = aws.deploy()
+        aws.log(aws.group_of("Nitro-hopper", whose), "stream", message)
+        aws.client("cloudformation").delete_stack(StackName=stack)
+        time.sleep(0.002)
+    text = aws.run("logs", "hopper", *(["--actors"] if whose == "Actor" else []))
+    assert "stream  of the second\nNitro-hopper is gone; what the bucket kept:" in text
+    assert "of the first" not in text
+    assert aws.survey()["orphans"] == []
+    assert len(aws.survey()["left_logs"]) == 4
+
+
 def test_ctrl_c_ends_following(aws: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     aws.deploy()
 

@@ -169,6 +169,25 @@ def test_an_image_that_is_not_there(aws: None) -> None:
         read(experiment(image_parameter="/my/image"))
 
 
+def test_a_key_with_which_no_instance_may_start_is_refused_unless_somebody_chose_it(aws: None) -> None:
+    ec2, keys = session().client("ec2"), session().client("kms")
+    assert read(experiment())
+    own = keys.create_key()["KeyMetadata"]["Arn"]
+    ec2.modify_ebs_default_kms_key_id(KmsKeyId=own)
+    try:
+        with pytest.raises(AccountError) as error:
+            read(experiment())
+        assert str(error.value) == (
+            f"this account encrypts disks with its own key {own}, with which an Auto Scaling group starts no instance "
+            "unless the key's policy admits it; allowed: -c ebs_key=alias/aws/ebs, which is AWS' key, or "
+            f"-c ebs_key={own} if the policy admits AWSServiceRoleForAutoScaling. Nothing was deployed")
+        assert read_account(session(), experiment(), stack=STACK, qualifier="hnb659fds", has_disk_key=True)
+        assert read(experiment(kind="function")), "it has no disk"
+    finally:
+        ec2.modify_ebs_default_kms_key_id(KmsKeyId="alias/aws/ebs")
+    assert read(experiment())
+
+
 def test_no_credentials(aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     # moto sets some quotas.
     for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_EC2_METADATA_DISABLED"]:

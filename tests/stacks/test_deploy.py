@@ -106,7 +106,10 @@ class Cdk:
             raise self.guard_problem
         return {"guard": "armed"}
 
-    def read_account(self, session: boto3.Session, experiment: Any, *, stack: str, qualifier: str) -> Account:
+    def read_account(
+        self, session: boto3.Session, experiment: Any, *, stack: str, qualifier: str, has_disk_key: bool
+    ) -> Account:
+        self.has_disk_key = has_disk_key
         self.asked.append((session.region_name, stack))
         self.qualifier = qualifier
         if self.problem:
@@ -735,6 +738,19 @@ def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
     assert f"{key}=acme" in aws.calls[-1][0]
     assert deploy.main([str(file), "--yes", "--", f"--context={key}=other"]) == 0
     assert aws.qualifier == "other"
+
+
+def test_the_accounts_key_for_disks_counts_unless_one_was_chosen(
+        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert not aws.has_disk_key
+    assert deploy.main([str(file), "--yes", "--", "-c", "ebs_key=alias/aws/ebs"]) == 0
+    assert aws.has_disk_key
+    assert "ebs_key=alias/aws/ebs" in aws.calls[-1][0]
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {"ebs_key": "alias/aws/ebs"}}))
+    monkeypatch.setattr(cdk, "ROOT", tmp_path)
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert aws.has_disk_key
 
 
 def test_a_relative_path_works_from_another_folder(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import ExperimentError
+from runtime.guard.check import CHECK_TYPE
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
 ALL = ("NitroResults", "NitroNetwork", "NitroGuard", "NitroMail", STACK)
@@ -94,6 +95,20 @@ def test_without_an_instance_nothing_is_in_a_network(synthesise: Synthesise) -> 
     assert not any("VpcConfig" in one["Properties"] for one in made.resources("AWS::Lambda::Function").values())
 
 
+@pytest.mark.parametrize("key", [
+    "alias/aws/ebs", "1234abcd-12ab-34cd-56ef-1234567890ab", "arn:aws:kms:eu-west-1:123456789012:key/mrk-1234abcd"])
+def test_the_disk_has_the_key_that_was_chosen(synthesise: Synthesise, key: str) -> None:
+    def disk(made: Assembly) -> dict[str, Any]:
+        (device,) = made.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["BlockDeviceMappings"]
+        return device["Ebs"]
+
+    assert disk(synthesise(cache="none", context={"ebs_key": key})) == {
+        **disk(synthesise(cache="none")), "KmsKeyId": key}
+    assert "KmsKeyId" not in disk(synthesise(cache="none")), "the account's default"
+    told = [synthesise(cache="none", context=context).only(CHECK_TYPE)["DiskKey"] for context in (None, {"ebs_key": key})]
+    assert told == ["", key], "the guard checks the default"
+
+
 def test_all_of_it_at_once(synthesise: Synthesise) -> None:
     made = synthesise(cache="none", context={**BOUNDARY, **QUALIFIER, **TAGS, **NETWORK, **MAIL})
     (role,) = [one for name, one in made.resources("AWS::IAM::Role").items() if name.startswith("Learner")]
@@ -112,6 +127,7 @@ def test_all_of_it_at_once(synthesise: Synthesise) -> None:
     ("none", {"subnets": SUBNETS[0]}, "vpc = None is not allowed"),
     ("none", {"vpc": NETWORK["vpc"]}, "subnets = None is not allowed; allowed: ids of subnets of vpc-0123"),
     ("none", {**NETWORK, "subnets": "subnet-1 subnet-2"}, "subnets = 'subnet-1 subnet-2' is not allowed"),
+    ("none", {"ebs_key": "arn:aws:iam::aws:policy/x"}, "ebs_key = 'arn:aws:iam::aws:policy/x' is not allowed; "),
     ("serverless", NETWORK, "cache.kind = serverless with vpc = vpc-0123456789abcdef0: actors that reach a cache"),
     ("learner", NETWORK, "cache.kind = learner with vpc = vpc-0123456789abcdef0"),
 ])

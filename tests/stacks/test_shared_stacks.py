@@ -113,7 +113,9 @@ def test_actors_reach_caches_and_s3_and_nothing_reaches_them(serverless: Assembl
 
 def test_refused_traffic_is_logged_for_a_while(serverless: Assembly) -> None:
     assert serverless.only("AWS::EC2::FlowLog", "NitroNetwork")["TrafficType"] == "REJECT"
-    assert serverless.only("AWS::Logs::LogGroup", "NitroNetwork")["RetentionInDays"] == 30
+    for stack in ("NitroNetwork", "NitroGuard"):
+        (group,) = serverless.resources("AWS::Logs::LogGroup", stack).values()
+        assert (group["Properties"]["RetentionInDays"], group["DeletionPolicy"]) == (30, "Delete")
 
 
 def test_results_are_kept_encrypted_and_private(serverless: Assembly) -> None:

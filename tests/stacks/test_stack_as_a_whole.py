@@ -17,6 +17,7 @@ from runtime.cost.model import WATCHED_USD_PER_HOUR
 from runtime.guard.check import CHECK_TYPE
 from runtime.guard.stacks import read_deployment
 from runtime.names import GUARD_STACK, METRIC_NAMESPACE
+from runtime.operations.leftovers import LOGS_KEPT_S
 from stacks.assembly import make_app
 from stacks.plan import expected_cost
 from tests.helpers import ROOT
@@ -80,13 +81,16 @@ def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(sy
             "NitroGuard", "NitroNetwork", "NitroResults"))
 
 
-def test_nothing_outlives_the_stack(each_kind: Assembly) -> None:
+def test_nothing_but_logs_outlives_the_stack_and_they_empty_themselves(each_kind: Assembly) -> None:
     for name, resource in each_kind.template()["Resources"].items():
         # A question to the guard leaves nothing behind.
-        expected = "Retain" if resource["Type"] == CHECK_TYPE else "Delete"
+        expected = "Retain" if resource["Type"] in (CHECK_TYPE, "AWS::Logs::LogGroup") else "Delete"
         assert resource.get("DeletionPolicy", "Delete") == expected, name
         assert resource.get("UpdateReplacePolicy", "Delete") == expected, name
         assert not resource["Properties"].get("DeletionProtectionEnabled")
+    for resource in each_kind.resources("AWS::Logs::LogGroup").values():
+        assert resource["Properties"]["RetentionInDays"] * 86_400 == LOGS_KEPT_S
+        assert "LogGroupName" not in resource["Properties"], "the next deployment would meet it"
 
 
 COMMON = {"AWS::AutoScaling::AutoScalingGroup": 1, "AWS::EC2::LaunchTemplate": 1, "AWS::CloudWatch::Dashboard": 1,

@@ -75,9 +75,11 @@ from moto.ec2.models.route_tables import RouteTable
 from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.models.vpcs import VPCEndPoint
+from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 from moto.elasticache.exceptions import ElastiCacheException
 from moto.elasticache.models import ElastiCacheBackend
 from moto.elasticache.responses import ElastiCacheResponse
+from moto.kms.models import kms_backends
 from moto.logs.models import LogGroup
 from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
@@ -1275,6 +1277,15 @@ def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_c
             "Value": float(os.environ.get(variable, vcpus)), "Unit": "None", "Adjustable": True, "GlobalQuota": False}
 
 
+def _default_disk_key(response: ElasticBlockStore) -> ActionResult:
+    """Answers GetEbsDefaultKmsKeyId, which moto does not know: AWS' own key by its alias, as AWS does."""
+    backend = response.ec2_backend
+    keys = kms_backends[backend.account_id][backend.region_name]
+    own, alias = backend.default_kms_key_id, "alias/aws/ebs"
+    is_of_aws = not own or keys.alias_exists(alias) and keys.describe_key(alias).arn == own
+    return ActionResult({"KmsKeyId": alias if is_of_aws else own})
+
+
 def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
     """Adds AWS' public parameters of machine images for containers on demand. No API call can put them.
 
@@ -1315,6 +1326,7 @@ _own_service_quota = ServiceQuotasBackend.get_service_quota
 _own_loading = ParameterDict._check_loading_status
 
 _register()
+ElasticBlockStore.get_ebs_default_kms_key_id = _default_disk_key
 _extend(SecurityGroup, "ec2", _replace_egress)
 _extend(FakeBucket, "s3", _set_bucket_up)
 Subnet.create_from_cloudformation_json = classmethod(_create_subnet)

@@ -405,7 +405,10 @@ class Account:
                        *(one["ReplicationGroupId"] for one in caches.describe_replication_groups()[
                            "ReplicationGroups"])],
             "state machines": self._names("stepfunctions", "list_state_machines", "stateMachines", "name"),
-            "log groups": self._names("logs", "describe_log_groups", "logGroups", "logGroupName"),
+            # Others empty themselves.
+            "log groups without an end": [
+                one["logGroupName"] for one in self.client("logs").describe_log_groups()["logGroups"]
+                if "retentionInDays" not in one],
             "alarms": self._names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
             "dashboards": self._names("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
             "tables": list(self.client("dynamodb").list_tables()["TableNames"]),
