@@ -99,8 +99,9 @@ class Learner(Construct):
         self._variables = self._make_variables(plan, results, guard, actor, cache)
         template = self._make_launch_template(plan, network, image)
         if disk_key is not None:
-            template.node.default_child.add_property_override(
-                "LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key)
+            made = template.node.default_child
+            assert isinstance(made, ec2.CfnLaunchTemplate)
+            made.add_property_override("LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key)
         self.group = self._make_group(plan, network, template)
         # The instance costs the most, so it comes last, after everything that it needs, including its rights.
         self.group.node.add_dependency(self.role, self.security_group, *([actor.alias] if actor else []))

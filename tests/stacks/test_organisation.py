@@ -105,7 +105,8 @@ def test_the_disk_has_the_key_that_was_chosen(synthesise: Synthesise, key: str) 
     assert disk(synthesise(cache="none", context={"ebs_key": key})) == {
         **disk(synthesise(cache="none")), "KmsKeyId": key}
     assert "KmsKeyId" not in disk(synthesise(cache="none")), "the account's default"
-    told = [synthesise(cache="none", context=context).only(CHECK_TYPE)["DiskKey"] for context in (None, {"ebs_key": key})]
+    told = [synthesise(cache="none", context=context).only(CHECK_TYPE)["DiskKey"]
+            for context in (None, {"ebs_key": key})]
     assert told == ["", key], "the guard checks the default"
 
 
