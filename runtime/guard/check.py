@@ -16,9 +16,11 @@ from urllib.request import Request, urlopen
 
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
+from runtime.aws.stacks import find_stack
 from runtime.errors import RunError
 from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
+from runtime.names import STACK_PREFIX, run_key
 
 VERSION = 2
 """Version of the ledger, tags and names that a guard understands. Raise it if an older guard would misread a change."""
@@ -47,7 +49,7 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 def answer(
     event: Mapping[str, Any], look: Callable[[], Mapping[str, str]], last_tick_s: Callable[[], float | None], *,
-    client: Client, now: Callable[[], float], wait_s: float, pause_s: float,
+    client: Client, replace_run: Callable[..., None], now: Callable[[], float], wait_s: float, pause_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Answers a request from CloudFormation.
@@ -58,6 +60,7 @@ def answer(
             wrong with it, which is empty if nothing is.
         last_tick_s: Returns the time of the last tick by EventBridge, in seconds since 1970; None if there was none.
         client: Makes boto3 clients by service name.
+        replace_run: `Guard.replace_run`.
         now: Returns seconds since 1970.
         wait_s: Seconds to wait in all, mainly for the first tick of a new guard.
         pause_s: Seconds between two checks.
@@ -65,13 +68,17 @@ def answer(
     """
     reason = ""
     try:
-        if event["ResourceType"] == START_TYPE:
+        if event["RequestType"] == "Delete" or _is_taken_back(event, client):
+            pass
+        elif event["ResourceType"] == START_TYPE:
             _start_rounds(event, client)
-        elif event["RequestType"] != "Delete" and _is_to_be_armed(event):
+        elif _is_to_be_armed(event):
             _check_needs(event, client)
             until_s = now() + wait_s
             _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
             _wait_until_armed(last_tick_s, now, until_s, pause_s, sleep)
+            if event["RequestType"] == "Update":
+                replace_run(event["StackId"], *_runs(event), until_s=until_s)
     except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
     body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
@@ -85,9 +92,23 @@ def answer(
 
 def _start_rounds(event: Mapping[str, Any], client: Client) -> None:
     """Starts the state machine of the stack that asks; a repeated request starts none beside it."""
-    if event["RequestType"] != "Delete":
-        client("stepfunctions").start_execution(
-            stateMachineArn=event["ResourceProperties"]["Machine"], name=event["RequestId"])
+    client("stepfunctions").start_execution(
+        stateMachineArn=event["ResourceProperties"]["Machine"], name=event["RequestId"])
+
+
+def _is_taken_back(event: Mapping[str, Any], client: Client) -> bool:
+    """Whether CloudFormation rolls an update back, which nothing may hold up."""
+    if event["RequestType"] != "Update" or event["ResourceType"] == VERSION_TYPE:
+        return False
+    stack = find_stack(client("cloudformation"), event["StackId"])
+    return stack is not None and "ROLLBACK" in stack["StackStatus"]
+
+
+def _runs(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the keys of the run before an update and after it; equal if an older checkout did not tell."""
+    experiment = event["StackId"].split("/")[1].removeprefix(STACK_PREFIX)
+    new = event["ResourceProperties"].get("Run", "")
+    return run_key(experiment, event["OldResourceProperties"].get("Run", new)), run_key(experiment, new)
 
 
 def _is_to_be_armed(event: Mapping[str, Any]) -> bool:

@@ -67,7 +67,8 @@ def handler(
 
     if is_request(event):
         answer(event, lambda: {one["stack"]: one.get("error", "") for one in look(is_rehearsed=True)["experiments"]},
-               ledger.last_tick_s, client=client, now=now, wait_s=2 * tick_s, pause_s=pause_s)
+               ledger.last_tick_s, client=client, replace_run=guard.replace_run, now=now, wait_s=2 * tick_s,
+               pause_s=pause_s)
         return {}
     if event.get("rehearse"):
         return look(is_rehearsed=True)

@@ -14,17 +14,19 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, ClientError, code_of
 from runtime.aws.stacks import find_stack
+from runtime.errors import RunError
 from runtime.guard.decision import reason_of_stack, reason_to_end
-from runtime.guard.ledger import Entry, Ledger, LedgerError
-from runtime.guard.parts import missing_of
+from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError
+from runtime.guard.parts import end_learner, missing_of, read_parts
 from runtime.guard.stacks import GuardedStack, find_deployments, read_deployment
 from runtime.guard.teardown import GONE, Teardown
+from runtime.guard.times import STOP_GRACE_S
 from runtime.guard.turns import Work, take_turns
 
 TICK_S = 40.0
@@ -36,6 +38,10 @@ LOOKED_AT_ALL = "every deployment was looked at"
 """Log line after a tick has decided about all deployments and ordered teardowns. An alarm counts these lines."""
 _NAME_CHARACTERS = 100
 _log = logging.getLogger("nitro.guard")
+
+
+class ReplacementError(RunError):
+    """A stack's run cannot be replaced; the text says what to do."""
 
 
 class _ForeignStackError(Exception):
@@ -92,6 +98,7 @@ class Guard:
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
         self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
+        self._tell = tell
         self.teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
@@ -114,8 +121,8 @@ class Guard:
         looked_at_s = self._ledger.last_tick_s() or 0.0
         entries = self._ledger.entries()
         by_run = {entry.run: entry for entry in entries}
-        found = [one.begun(by_run.get(one.run), looked_at_s)
-                 for one in find_deployments(self._client("cloudformation"))]
+        owned = [_with_owner(one, entries) for one in find_deployments(self._client("cloudformation"))]
+        found = [one.begun(by_run.get(one.run), looked_at_s) for one in owned]
         cases = [self._decided(one, by_run.get(one.run), now_s) for one in found]
         if not is_rehearsed:
             for case in cases:
@@ -124,16 +131,16 @@ class Guard:
                 # The time is from before the list of stacks: a stack that is not in it did not exist then.
                 self._ledger.tick(now_s)
                 _log.info(LOOKED_AT_ALL)
-        runs = {one.stack: one.run for one in found}
+        there = {one.stack: one for one in found}
         # Bill an earlier stack before the one that replaced it.
         gone = [_Case(stack, entry.run, entry) for entry in entries for stack in _unsettled(entry)
-                if runs.get(stack) != entry.run]
+                if stack not in there or there[stack].run != entry.run]
         cases = gone + cases
         if is_rehearsed:
             for case in gone:
-                self._look_up(case, runs, is_rehearsed=True)
+                self._look_up(case, there, is_rehearsed=True)
         else:
-            self._act([case for case in cases if "error" not in case.report], runs, began_s, now_s)
+            self._act([case for case in cases if "error" not in case.report], there, began_s, now_s)
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         return {"at": at.isoformat(timespec="seconds"), "experiments": [
             case.report for case in sorted(cases, key=lambda case: case.deployed is not None)]}
@@ -171,21 +178,26 @@ class Guard:
             case.fail(error)
         case.entry = entry
 
-    def _act(self, cases: Sequence[_Case], runs: Mapping[str, str], began_s: float, now_s: float) -> None:
+    def _act(self, cases: Sequence[_Case], there: Mapping[str, GuardedStack], began_s: float, now_s: float) -> None:
         """Works on teardowns in turns, longest-neglected first, then looks at stacks that are being made."""
         waiting = sorted((case for case in cases if case.deployed is None or case.reason),
                          key=lambda case: case.entry.served_at_s if case.entry else 0.0)
         made = [case for case in cases if case.deployed is not None and not case.reason
                 and case.deployed.status == "CREATE_IN_PROGRESS"]
-        works = [*(self._work(case, runs) for case in waiting), *(self._look_at_parts(case, now_s) for case in made)]
+        works = [*(self._work(case, there) for case in waiting), *(self._look_at_parts(case, now_s) for case in made)]
         take_turns(works, clock=self._clock, sleep=self._sleep,
                    begin_until_s=began_s + ACT_S, wait_until_s=began_s + self._tick_s, pause_s=self._pause_s)
 
-    def _work(self, case: _Case, runs: Mapping[str, str]) -> Work:
+    def _work(self, case: _Case, there: Mapping[str, GuardedStack]) -> Work:
         """Ends one deployment, step by step."""
-        if case.deployed is None and not self._look_up(case, runs, is_rehearsed=False):
-            return
         try:
+            newer = there.get(case.stack)
+            if case.deployed is None and newer is not None and _was_replaced(case.entry, newer):
+                yield False
+                case.report["waiting_for"] = self._end_replaced(case.run, newer)
+                return
+            if case.deployed is None and not self._look_up(case, there, is_rehearsed=False):
+                return
             yield from self._end(case)
         except Exception as error:
             # On any error: one deployment's trouble must not keep the guard from the others.
@@ -221,12 +233,65 @@ class Guard:
             yield True
             entry = self._ledger.get(case.run) or entry
 
-    def _look_up(self, case: _Case, runs: Mapping[str, str], *, is_rehearsed: bool) -> bool:
+    def replace_run(self, stack: str, run: str, by: str, *, until_s: float) -> None:
+        """Ends a stack's run for one that an update of the stack brings, before the update changes anything.
+
+        The old learner sees the order, keeps its results, and ends; then nothing of it starts again. Its group, or its
+        state machine, stays: the update starts the new learner with it.
+
+        Args:
+            stack: The stack's id.
+            run: Key of the run that the stack has.
+            by: Key of the run that it is to have; the same if only something else changes.
+            until_s: When to stop waiting for the learner, in seconds since 1970.
+
+        Raises:
+            ReplacementError: One of the two is being ended, or was ended, in this stack.
+        """
+        reason = f"superseded by {by}"
+        for one in {run, by}:
+            entry = self._ledger.get(one)
+            order = entry.order_for(stack) if entry is not None else None
+            if order is not None and (one, order.reason) != (run, reason):
+                raise ReplacementError(f"run {one} was ended in this stack: {order.reason}. When the stack is gone, "
+                                       "deploy again, which continues the run; `python -m runtime status` shows it")
+        if run == by:
+            return
+        self._ledger.order(run, stack=stack, reason=reason, now_s=self._now())
+        while self._is_ending(self._ledger.get(run)) and self._now() < until_s:
+            self._sleep(self._pause_s)
+        parts = read_parts(self._client("cloudformation"), stack)
+        while end_learner(self._client, parts) and self._now() < until_s:
+            self._sleep(self._pause_s)
+
+    def _is_ending(self, entry: Entry | None) -> bool:
+        """Whether a learner whose end is ordered may still keep results."""
+        return (entry is not None and entry.order is not None and entry.state in (STARTING, TRAINING)
+                and self._now() - entry.order.ordered_at_s < STOP_GRACE_S)
+
+    def _end_replaced(self, run: str, newer: GuardedStack) -> str:
+        """Closes the account of a run whose stack has another run by now. Returns what it waits for."""
+        is_taken_back = "ROLLBACK" in newer.status
+        reason = "its update was rolled back" if is_taken_back else f"superseded by {newer.run}"
+        entry = self._ledger.order(run, stack=newer.stack, reason=reason, now_s=self._now())
+        if self._is_ending(entry):
+            return "the learner, which puts its results into the bucket, or the pool"
+        order, usd = entry.order_for(newer.stack), entry.promised_usd
+        if entry.is_open and entry.stack == newer.stack:
+            usd = newer.begun(entry, 0.0).projected_usd(entry, self._now())
+            self._ledger.close(run, stack=newer.stack, spent_usd=usd, now_s=self._now())
+        self._ledger.step_done(run, GONE, stack=newer.stack, now_s=self._now())
+        self._tell(f"{newer.name}: run {run} has ended",
+                   f"{order.reason if order else reason}. It has cost at most ${usd:.4f} (modelled from list prices). "
+                   f"Its results are in the results bucket under {run}/")
+        return ""
+
+    def _look_up(self, case: _Case, there: Mapping[str, GuardedStack], *, is_rehearsed: bool) -> bool:
         """Finds a deployment whose stack is gone but whose teardown or final cost is still open.
 
         Args:
             case: A case from a ledger entry.
-            runs: Runs of the existing stacks, by stack id.
+            there: The existing stacks, by id.
             is_rehearsed: Whether nothing may be written.
 
         Returns:
@@ -236,8 +301,10 @@ class Guard:
         entry = case.entry
         assert entry is not None, "the entry is what names the stack"
         try:
-            if case.stack in runs:
-                raise _ForeignStackError(f"the ledger's entry of {case.run} names a stack of {runs[case.stack]}")
+            if (newer := there.get(case.stack)) is not None:
+                if _was_replaced(entry, newer):
+                    return False
+                raise _ForeignStackError(f"the ledger's entry of {case.run} names a stack of {newer.run}")
             deployed = self._find_deleted(case.run, case.stack).begun(entry, 0.0)
         except Exception as error:
             # A learner can write anything into its entry; that must not keep the guard from the others.
@@ -285,6 +352,26 @@ class Guard:
             except LedgerError as error:
                 return f"{problem}; {error}"
         return f"{type(problem).__name__}: {problem}"
+
+
+def _was_replaced(entry: Entry | None, deployed: GuardedStack) -> bool:
+    """Whether the guard itself saw, or ordered the end of, this entry's run in a stack that has another run by now."""
+    return (entry is not None and entry.run.partition("/")[0] == deployed.run.partition("/")[0]
+            and (entry.began_stack == deployed.stack or entry.order_for(deployed.stack) is not None))
+
+
+def _with_owner(deployed: GuardedStack, entries: Sequence[Entry]) -> GuardedStack:
+    """Returns a stack that is being updated with the run that it still has.
+
+    CloudFormation shows the new run from the beginning. The stack has it when the guard's check has ordered the old
+    run's end, and never if the check refuses.
+    """
+    if not deployed.status.endswith("_IN_PROGRESS"):
+        return deployed
+    old = [entry.run for entry in entries if entry.is_open and entry.run != deployed.run
+           and entry.stack == entry.began_stack == deployed.stack and entry.order_for(deployed.stack) is None
+           and _was_replaced(entry, deployed)]
+    return replace(deployed, run=old[0]) if old else deployed
 
 
 def _unsettled(entry: Entry) -> list[str]:

@@ -422,6 +422,8 @@ def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_do
     entry = account.entry
     assert (entry.state, entry.reason) == (FINISHED, "taken down: stopped by hand")
     assert json.loads(account.kept("ended.json"))["stop_reason"] == "taken down: stopped by hand"
+    events = [json.loads(line) for line in account.kept("events.jsonl").splitlines()]
+    assert [one["reason"] for one in events if one["event"] == "taken_down"] == ["stopped by hand"]
     assert account.kept("rounds.jsonl") == (tmp_path / "run" / "rounds.jsonl").read_bytes()
     assert json.loads(account.kept("ledger.json"))["budget"]["reserved"] == {}
     assert entry.reserved_usd == 0.0

@@ -33,9 +33,13 @@ class Limits:
         self.concurrency, self.vcpus, self.asked = 1000, {"L-DB2E81BA": 8.0, "L-1216C47A": 5.0}, 0
         self.started: list[tuple[str, str]] = []
         self.disk_key = "alias/aws/ebs"
+        self.status = "UPDATE_IN_PROGRESS"
 
     def __call__(self, service: str, *, is_quick: bool = False) -> Limits:
         return self
+
+    def describe_stacks(self, *, StackName: str) -> dict[str, Any]:
+        return {"Stacks": [{"StackName": StackName, "StackStatus": self.status}]}
 
     def start_execution(self, *, stateMachineArn: str, name: str) -> None:
         self.started.append((stateMachineArn, name))
@@ -65,6 +69,7 @@ class Formation:
         self.ticks_s: list[float] = [NOW_S - 30.0]
         self.problem: Exception | None = None
         self.needs: dict[str, str] = {}
+        self.replaced: list[tuple[str, str, str]] = []
         self.seen = {"Nitro-another": "", "Nitro-one": ""}
         self.listed_at_s = 0.0
 
@@ -75,7 +80,8 @@ class Formation:
                  "ResourceProperties": {"Version": str(version), **self.needs}, **more}
         assert is_request(event)
         answer(event, self._look, lambda: max((at_s for at_s in self.ticks_s if at_s <= self.now_s), default=None),
-               client=self.account, now=lambda: self.now_s, wait_s=WAIT_S, pause_s=5.0, sleep=self._sleep)
+               client=self.account, replace_run=self._replace_run,
+               now=lambda: self.now_s, wait_s=WAIT_S, pause_s=5.0, sleep=self._sleep)
         told = self.place.answer
         assert (told["StackId"], told["RequestId"], told["LogicalResourceId"]) == (STACK, "r", "l")
         assert told["PhysicalResourceId"] == more.get("PhysicalResourceId", "guard")
@@ -87,6 +93,10 @@ class Formation:
         if self.problem:
             raise self.problem
         return self.seen if self.now_s >= self.listed_at_s else {}
+
+    def _replace_run(self, stack: str, run: str, by: str, *, until_s: float) -> None:
+        assert self.now_s < until_s <= NOW_S + WAIT_S
+        self.replaced.append((stack, run, by))
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -236,3 +246,29 @@ def test_rounds_that_cannot_be_started_fail_the_deployment(
 
     monkeypatch.setattr(formation.account, "start_execution", refuse)
     assert "states:StartExecution" in formation.ask(START_TYPE, ResourceProperties={"Machine": "arn:of:it"})
+
+
+OLD = {"OldResourceProperties": {"Run": "old"}, "PhysicalResourceId": "known"}
+
+
+def test_an_update_replaces_the_run_when_the_account_can_run_the_new_one(formation: Formation) -> None:
+    formation.needs = NEEDS.properties()
+    assert formation.ask(request="Update", **OLD) == ""
+    assert formation.replaced == [(STACK, "one/old", "one/one")]
+    formation.account.concurrency = 1
+    assert "this account runs 1 functions at once" in formation.ask(request="Update", **OLD)
+    assert len(formation.replaced) == 1, "the old run goes on"
+
+
+def test_an_update_from_a_checkout_that_told_no_run_replaces_none(formation: Formation) -> None:
+    formation.needs = NEEDS.properties()
+    assert formation.ask(request="Update", OldResourceProperties={"Version": "1"}, PhysicalResourceId="known") == ""
+    assert formation.replaced == [(STACK, "one/one", "one/one")]
+
+
+def test_nothing_holds_up_the_rollback_of_an_update(formation: Formation) -> None:
+    formation.account.status, formation.problem = "UPDATE_ROLLBACK_IN_PROGRESS", RuntimeError("no")
+    formation.needs, formation.account.concurrency = NEEDS.properties(), 0
+    assert formation.ask(request="Update", **OLD) == ""
+    assert formation.ask(START_TYPE, "Update", ResourceProperties={"Machine": "arn:of:it"}, **OLD) == ""
+    assert (formation.replaced, formation.account.started, formation.looks) == ([], [], 0)

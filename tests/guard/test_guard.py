@@ -31,7 +31,7 @@ from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, Le
 from runtime.guard.parts import ALIAS, GROUP, SERVERLESS_CACHE
 from runtime.guard.stacks import find_deployments
 from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S, STOP_GRACE_S
-from runtime.guard.watch import Guard
+from runtime.guard.watch import Guard, ReplacementError
 from runtime.operations.stop import take_down
 from stacks import arming
 from stacks.arming import check_guard, check_version
@@ -843,7 +843,7 @@ def minutes_until_gone(account: Account) -> float:
 
 def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(lingering: Account) -> None:
     lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    assert len(interfaces()) == 3
+    assert len(interfaces()) == 2
     assert minutes_until_gone(lingering) <= 6
     assert interfaces() == lingering.left("hopper") == []
     # Again, but now the stack is deleted without the guard's preparation.
@@ -874,7 +874,7 @@ def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the
     monkeypatch.setattr(moto_types, "INTERFACES_LEFT_S", 1200.0)
     lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
     assert minutes_until_gone(lingering) <= 7
-    assert (len(interfaces()), lingering.left("hopper")) == (3, [])
+    assert (len(interfaces()), lingering.left("hopper")) == (2, [])
     assert "Nitro-hopper: network interfaces are left" in lingering.told
     lingering.sleep(1200)
     assert interfaces() == []
@@ -1003,3 +1003,132 @@ def test_a_tick_ends_in_time(account: Account, monkeypatch: pytest.MonkeyPatch) 
     report = account.tick()["Nitro-hopper"]
     assert report["waiting_for"] == "stack: CloudFormation (DELETE_FAILED)"
     assert time.monotonic() - started_s < 60
+
+
+# A second deployment on a running one
+
+
+SECOND = "second"
+
+
+def update(account: Account, run: str = SECOND, status: str = "UPDATE_IN_PROGRESS") -> str:
+    """Gives hopper's stack the tags of another run, as CloudFormation does when an update begins; returns its id."""
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
+    stack.tags["nitro:run"], stack.status = run, status
+    return str(stack.stack_id)
+
+
+def replacing(account: Account, stack: str, *, ends_after_s: float, until_s: float = 80.0) -> None:
+    """Replaces the run while its learner sees the order, keeps its results and says that it has ended."""
+    began_s = account.now_s
+
+    def sleep(seconds: float) -> None:
+        account.sleep(seconds)
+        entry = account.ledger.get(f"hopper/{RUN}")
+        if account.now_s - began_s >= ends_after_s and entry.state == TRAINING:
+            account.ledger.finish(f"hopper/{RUN}", stack=stack, reason=f"taken down: {entry.order.reason}")
+
+    guard = Guard(account.client, account.ledger, lambda *told: account.told.append(told[0]), now=account.now,
+                  clock=account.now, sleep=sleep)
+    guard.replace_run(stack, f"hopper/{RUN}", f"hopper/{SECOND}", until_s=account.now_s + until_s)
+
+
+def desired() -> int:
+    (group,) = client_of("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return int(group["DesiredCapacity"])
+
+
+def test_an_update_ends_the_run_that_it_replaces_and_keeps_the_stack(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    replacing(account, stack, ends_after_s=30.0)
+    old = account.ledger.get(f"hopper/{RUN}")
+    assert (old.state, old.order_for(stack).reason) == (FINISHED, f"superseded by hopper/{SECOND}")
+    assert desired() == 0, "nothing of it starts again before the update has changed the group"
+    update(account, status="UPDATE_COMPLETE")
+    for report in (account.tick()["Nitro-hopper"], account.tick()["Nitro-hopper"]):
+        assert "error" not in report
+    assert report["run"] == f"hopper/{SECOND}"
+    assert report["decision"] == ""
+    assert account.told == [f"Nitro-hopper: run hopper/{RUN} has ended"]
+    old, new = (account.ledger.get(f"hopper/{run}") for run in (RUN, SECOND))
+    assert (old.closed_stack, new.stack, new.is_open) == (stack, stack, True)
+    assert old.reason == f"taken down: superseded by hopper/{SECOND}"
+    assert old.spent_usd >= 0.03, "what its learner had spent and reserved"
+    assert new.began_s(stack) >= old.began_s(stack)
+    assert "cloudformation.delete_stack" not in account.calls
+    account.ledger.take_over(f"hopper/{SECOND}", stack=stack, writer="new", instance_id="i", now_s=account.now_s)
+    account.ledger.record(f"hopper/{SECOND}", writer="new", state=FINISHED, reason="target_return")
+    account.tick()
+    assert account.left("hopper") == []
+    assert account.tick() == {}
+
+
+def test_a_learner_that_does_not_answer_is_not_waited_for_longer_than_cloudformation_waits(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    began_s = account.now_s
+    replacing(account, stack, ends_after_s=1e6)
+    assert 80.0 <= account.now_s - began_s <= 90.0
+    assert desired() == 0
+    # The guard closes its account when its time to keep results is over.
+    assert account.tick()["Nitro-hopper"].get("error") is None
+    account.tick(STOP_GRACE_S)
+    assert account.ledger.get(f"hopper/{RUN}").closed_stack == stack
+
+
+def test_until_the_check_has_agreed_the_stack_is_the_old_runs(account: Account) -> None:
+    """The check may refuse, for example a quota. Then CloudFormation takes the update back, and nothing has changed."""
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    report = account.tick()["Nitro-hopper"]
+    assert (report["run"], report["decision"], "error" in report) == (f"hopper/{RUN}", "", False)
+    update(account, RUN, "UPDATE_ROLLBACK_COMPLETE")
+    account.train("hopper", stack)
+    assert account.tick()["Nitro-hopper"]["decision"] == ""
+    assert account.ledger.get(f"hopper/{SECOND}") is None
+    assert (account.told, desired()) == ([], 1)
+
+
+def test_an_update_that_is_rolled_back_after_it_ended_the_old_run_leaves_nothing_that_costs_money(
+    account: Account
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    replacing(account, stack, ends_after_s=30.0)
+    account.tick()
+    update(account, RUN, "UPDATE_ROLLBACK_IN_PROGRESS")
+    assert account.tick()["Nitro-hopper"]["run"] == f"hopper/{SECOND}"
+    update(account, RUN, "UPDATE_ROLLBACK_COMPLETE")
+    report = account.tick()["Nitro-hopper"]
+    assert report["decision"] == f"superseded by hopper/{SECOND}"
+    account.tick()
+    assert account.left("hopper") == []
+    assert not [entry.run for entry in account.ledger.entries() if entry.is_open]
+    assert account.ledger.get(f"hopper/{SECOND}").order.reason == "its update was rolled back"
+
+
+@pytest.mark.parametrize(("ended", "by"), [(RUN, SECOND), (SECOND, SECOND), (RUN, RUN)])
+def test_a_run_that_was_ended_in_a_stack_does_not_come_back_in_it(account: Account, ended: str, by: str) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.ledger.order(f"hopper/{ended}", stack=stack, reason="somebody stopped it", now_s=account.now_s)
+    with pytest.raises(ReplacementError, match=f"^run hopper/{ended} was ended in this stack: somebody stopped it. "):
+        account.guard().replace_run(stack, f"hopper/{RUN}", f"hopper/{by}", until_s=account.now_s)
+    assert desired() == 1
+
+
+def test_an_update_of_the_same_run_ends_nothing(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.guard().replace_run(stack, f"hopper/{RUN}", f"hopper/{RUN}", until_s=account.now_s + 80.0)
+    assert (account.ledger.get(f"hopper/{RUN}").order, desired(), account.calls) == (None, 1, [])

@@ -93,11 +93,13 @@ class AwsKeeping(Keeping):
             self._is_announced = self._announce()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Uploads all changes.
+        """Uploads all changes, and an event with the guard's reason if the guard ends the run.
 
         Raises:
             ResultsError, LedgerError: AWS cannot be reached, or another learner continues the run.
         """
+        if self._heartbeat.order_reason:
+            self._events.append("taken_down", reason=self._heartbeat.order_reason)
         self._metrics.flush()
         self._results.finish()
         self._heartbeat.promise(self._figures(), due_s=self._now() + BETWEEN_ROUNDS_S)
