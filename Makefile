@@ -4,7 +4,7 @@
 # make synth   show EXPERIMENT's cost in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  show EXPERIMENT's cost in AWS, check the account, ask you, and deploy it
 # make destroy take EXPERIMENT down now; its results remain
-# make rehearse  deploy, train, run out of budget or hang, and be taken down, all here; rehearse-all: every failure scenario
+# make rehearse  deploy EXPERIMENT, train some rounds, take it down, in an AWS simulated here; rehearse-all: every failure
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build EXPERIMENT's images with Debian's buildah, and run their contents; as root on Debian
 # make test    set up, then lint and run all tests
@@ -56,7 +56,7 @@ destroy: setup
 	$(BIN)/python -m runtime stop "$(EXPERIMENT)" $(ARGS)
 
 rehearse: setup-dev
-	$(BIN)/python -m tests.simulators.rehearsal $(ARGS)
+	$(BIN)/python -m tests.simulators.rehearsal --experiment "$(EXPERIMENT)" $(ARGS)
 
 rehearse-all: setup-dev
 	$(BIN)/python -m tests.simulators.rehearsal --all $(ARGS)

@@ -83,7 +83,7 @@ def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
     most = max((event["actor_count"] for event in rounds), default=1)
     for event in rounds:
         height = 0.7 * event["actor_count"] / most
-        axes.bar(event["at_s"] / 60, height, width=0.25, bottom=_y("actors") - 0.35, color=ORANGE, edgecolor=EDGE,
+        axes.bar(event["at_s"] / 60, height, width=0.15, bottom=_y("actors") - 0.35, color=ORANGE, edgecolor=EDGE,
                  linewidth=0.6)
     if rounds:
         counts = sorted({event["actor_count"] for event in rounds})

@@ -16,6 +16,8 @@ from pathlib import Path
 
 ENTRY_VARIABLE = "CONTAINER_MODULE"
 """Module that runs instead of the one that the image's entry point names."""
+GPUS_VARIABLE = "MACHINE_GPUS"
+"""Number of the machine's GPUs, by default none. A container that asks for what is not there is refused."""
 DIGEST = "sha256:" + 64 * "d"
 _NO_IMAGE, _REFUSED = 125, 1
 
@@ -41,6 +43,9 @@ def _run(words: Sequence[str]) -> int:
     count = next(index for index, word in enumerate(words) if not word.startswith("-"))
     folder, environment = _folder(words[count]), dict(os.environ)
     if not folder.is_dir():
+        return _NO_IMAGE
+    if any(word.startswith("--gpus=") for word in words[:count]) and environment.get(GPUS_VARIABLE, "0") == "0":
+        print('could not select device driver "" with capabilities: [[gpu]]', file=sys.stderr)
         return _NO_IMAGE
     for name, _, value in (word.partition("=") for word in words[:count]):
         lines = Path(value).read_text().splitlines() if name == "--env-file" else [value] * (name == "--env")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT
-from tests.simulators.docker import DIGEST, ENTRY_VARIABLE
+from tests.simulators.docker import DIGEST, ENTRY_VARIABLE, GPUS_VARIABLE
 
 REPOSITORY = "1.dkr.ecr.us-east-1.amazonaws.com/assets"
 PROGRAM = "import os, sys; print(os.environ['ONE'], os.environ['TWO'], sys.argv[1:], os.getcwd()); sys.exit(7)"
@@ -48,6 +48,12 @@ def test_what_is_not_there_is_neither_pulled_nor_run(image: Path) -> None:
     assert docker(image.parent, "run", f"{REPOSITORY}:abcd").returncode == 125
     assert docker(image.parent, "login", "--password-stdin").returncode == 1
     assert docker(image.parent, "login", "--password-stdin", typed="token").returncode == 0
+
+
+def test_a_container_with_gpus_runs_only_where_there_are_some(image: Path) -> None:
+    words = ["run", "--gpus=all", "--env=ONE=1", "--env=TWO=2", f"{REPOSITORY}:abc"]
+    assert docker(image.parent, *words).returncode == 125
+    assert docker(image.parent, *words, **{GPUS_VARIABLE: "1"}).returncode == 7
 
 
 def test_an_image_has_a_digest(image: Path) -> None:

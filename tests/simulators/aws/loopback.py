@@ -52,6 +52,11 @@ class PassingHandler(QuietHandler):
             connection.close()
 
 
+class _Server(ThreadingHTTPServer):
+    # A round's actors connect at once.
+    request_queue_size = 1024
+
+
 class LoopbackServer:
     """Serves between ``__enter__`` and ``__exit__``. Handlers reach it as ``self.server.owner``.
 
@@ -60,7 +65,7 @@ class LoopbackServer:
     """
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.owner = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

@@ -1,16 +1,20 @@
-"""Deployments rehearsed without an account: ``python -m tests.simulators.rehearsal [NAME … | --all]``."""
+"""Deployments rehearsed without an account: ``python -m tests.simulators.rehearsal [FILE.yaml | NAME … | --all]``."""
 
 from __future__ import annotations
 
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runtime.errors import ExperimentError
 from runtime.guard.teardown import GONE
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RehearsalError
+from tests.simulators.rehearsal.file import ROUNDS, play, read
 from tests.simulators.rehearsal.rehearsal import RATE
 from tests.simulators.rehearsal.scenarios import SCENARIOS, rehearse
 from tests.stacks.iam import decisions
@@ -19,12 +23,21 @@ from tests.stacks.iam import decisions
 def main() -> int:
     """Returns 1 if a deployment left something, exceeded its budget, or did not end as its scenario says."""
     options = _options()
-    names = list(SCENARIOS) if options.all else options.names or ["budget", "hangs"]
+    names = list(SCENARIOS) if options.all else options.names
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         print(f"error: no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
-    results = {name: _play(name, options.out / name, options.rate) for name in names}
+    plays: dict[str, Callable[..., dict[str, Any]]] = {name: partial(rehearse, name) for name in names}
+    if not plays:
+        try:
+            file = read(options.experiment, options.rounds)
+        except ExperimentError as error:
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            return 2
+        print("\n".join(file.lines))
+        plays[file.plan.name] = partial(play, file)
+    results = {name: _played(name, one, options.out / name, options.rate) for name, one in plays.items()}
     print("\n" + "\n".join(_table(results)))
     if options.all and all(result["result"] == "ok" for result in results.values()):
         decisions.write(set().union(*(decisions.read(options.out / name / "decisions.json") for name in names)))
@@ -39,16 +52,19 @@ def _options() -> argparse.Namespace:
         description="Deploys the real templates into an AWS account that exists on this machine only, and plays what "
                     "can happen to them.",
         epilog="scenarios:\n" + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; budget and hangs where none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, instead of an experiment file")
+    parser.add_argument("--experiment", type=Path, metavar="FILE.yaml", default=ROOT / "experiments" / "hopper.yaml",
+                        help="the experiment file that is deployed (experiments/hopper.yaml)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="its most rounds (%(default)s)")
     parser.add_argument("--all", action="store_true", help="all of them, one after the other")
     parser.add_argument("--rate", type=float, help=f"seconds of the clock in one (the scenario's own, mostly {RATE:g})")
     parser.add_argument("--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)")
     return parser.parse_args()
 
 
-def _play(name: str, out: Path, rate: float | None) -> dict[str, Any]:
+def _played(name: str, play_it: Callable[..., dict[str, Any]], out: Path, rate: float | None) -> dict[str, Any]:
     try:
-        result = rehearse(name, out, **({} if rate is None else {"rate": rate}))
+        result = play_it(out, **({} if rate is None else {"rate": rate}))
         _draw(result, out)
         return result
     except RehearsalError as error:

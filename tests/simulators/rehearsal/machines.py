@@ -22,11 +22,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runtime.config.instances import gpus
 from tests.helpers import ROOT
 from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer, as_variables
-from tests.simulators.docker import ENTRY_VARIABLE
+from tests.simulators.docker import ENTRY_VARIABLE, GPUS_VARIABLE
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE, Clock
 
 Tell = Callable[..., None]
@@ -133,7 +134,8 @@ class Machine:
             "PYTHONPATH": str(ROOT), "BOOT_PAUSE_S": "0",
             "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url, "BOOT_AWS": door.url,
             # The learner uses the rehearsal's clock.
-            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables, **as_variables(session)}
+            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables, **as_variables(session),
+            GPUS_VARIABLE: str(gpus(instance["InstanceType"]))}
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
         self._calls_read = 0
@@ -208,6 +210,9 @@ class Machine:
         program, *arguments = call.split()
         if program == "shutdown":
             self.is_off = True
+        elif program == "docker" and arguments[0] == "run":
+            has_gpus = any(word.startswith("--gpus=") for word in arguments)
+            self._tell("instance", f"Docker starts the learner {'with' if has_gpus else 'without'} a GPU")
         elif program == "systemctl" and arguments[:2] == ["enable", "--now"] and arguments[2].startswith("nitro-"):
             name = arguments[2]
             if name.endswith(".timer"):
@@ -354,7 +359,7 @@ class Machines:
         instance_id = instance["InstanceId"]
         self._tell("instance", f"{instance_id} ({instance['InstanceType']}) is launched"
                    + ("; its user data never run" if self.is_dead_on_arrival else ""),
-                   instance=instance_id, state="launched")
+                   instance=instance_id, state="launched", instance_type=instance["InstanceType"])
         if self.is_dead_on_arrival:
             return
         user_data = self._moto.client("ec2").describe_instance_attribute(
