@@ -87,6 +87,13 @@ def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, An
         return json.loads(answer["Payload"].read()) | ({"failed": True} if "FunctionError" in answer else {})
 
 
+def last_leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:
+    """Returns the answer of the leg that ends the run. A slow machine needs more than one."""
+    while (answer := leg(account, name)).get("done") is False:
+        pass
+    return answer
+
+
 def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
     account: Account, reference: Path
 ) -> None:
@@ -98,7 +105,7 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
         # If the leg had ended, its process was idle, and the next leg must not find it dying.
         wait_for(lambda: not account.functions.process_ids("Nitro-small-coordinator"), "the end of its process")
         assert first.result().get("failed") or first.result()["done"]
-    assert leg(account) == {"done": True, "stop_reason": "max_rounds"}
+    assert last_leg(account) == {"done": True, "stop_reason": "max_rounds"}
     rows = [json.loads(row) for row in account.kept("rounds.jsonl").splitlines()]
     expected = [json.loads(row) for row in (reference / "rounds.jsonl").read_text().splitlines()]
     assert results_only(rows) == results_only(expected)
@@ -113,7 +120,7 @@ def test_one_learner_function_of_stellaris_without_its_mechanisms_trains_as_an_i
 ) -> None:
     """Runs within Lambda's limits where possible: only /tmp is writable, and memory is limited to the requested size.
     """
-    assert leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
+    assert last_leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
     of_instance = (reference / "rounds.jsonl").read_text().splitlines()
     for found, expected in zip(map(json.loads, account.kept("rounds.jsonl").splitlines()),
                                map(json.loads, of_instance), strict=False):

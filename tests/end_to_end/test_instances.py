@@ -7,6 +7,7 @@ import random
 import resource
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,22 +155,23 @@ def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
 
 def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     """In asynchronous rounds, each step is counted once, whichever process is killed."""
-    out = tmp_path / "run"
+    out, began_s = tmp_path / "run", time.monotonic()
     process = start_limited(file, out, 8, *SHARING, *overrides(stop__max_rounds=36))
     for count in (1, 6, 12, 18):
         wait_for(lambda count=count: (out / "rounds.jsonl").exists()
                  and (out / "rounds.jsonl").read_bytes().count(b"\n") >= count, f"round {count}")
         os.kill(random.Random(count).choice(instances_of(process)), signal.SIGKILL)
     told, _ = process.communicate()
+    took_s = time.monotonic() - began_s
     assert process.returncode == 0, told
     rows = rounds(out)
     assert len(rows) == 36
     assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
     assert max(row["staleness_max"] for row in rows) > 0, "actors continued while trainers trained"
-    # Both are measured by the clock. Only the bill includes time between rounds.
+    # All are measured by the clock. Only the bill includes time between rounds.
     seconds = sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
-    assert sum(row["modelled_round_s"] for row in rows) == pytest.approx(seconds, rel=0.2)
+    assert 0.0 < sum(row["modelled_round_s"] for row in rows) <= seconds <= took_s
 
 
 def test_too_low_a_limit_of_open_files_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,12 +200,15 @@ def test_more_shared_memory_than_there_is_is_refused(file: Path, tmp_path: Path)
     assert "allowed: fewer or shorter fragments" in refused.stderr
 
 
-def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path: Path) -> None:
+def test_the_smallest_budget_that_is_allowed_holds_a_round(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise the machine's start-up also costs something.
+    monkeypatch.setattr("runtime.backends.this_machine.steady_clock", lambda: lambda: 0.0)
     refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
     assert refused.returncode == 2
     enough = float(refused.stderr.split("allowed: budget.usd from ")[1])
-    # The cost of the machine during start-up is added.
-    finished = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1.25 * enough, stop__max_rounds=1))
+    finished = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=enough, stop__max_rounds=1))
     assert finished.returncode == 0, finished.stderr
     assert summary(tmp_path / "run")["stop_reason"] == "max_rounds"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,16 @@ LEARNER = {
 
 @dataclass
 class Account:
-    """An account, and a user's view of it from a terminal."""
+    """An account, and a user's view of it from a terminal.
+
+    Attributes:
+        now_s: The time in this process. It stands still, a second after the newest deployment began.
+    """
 
     server: MotoServer
     tmp_path: Path
     capsys: pytest.CaptureFixture[str]
+    now_s: float = field(default_factory=time.time)
 
     def client(self, service: str) -> Any:
         return self.server.client(service)
@@ -76,12 +81,15 @@ class Account:
         limits = tags_of_limits(experiment=name, run=run, budget_usd=2.0, tail_usd=0.01, burn_usd_per_hour=1.5,
                                 floor_usd_per_hour=1.5, cache_usd_per_hour=0.0084, provisioned_usd_per_hour=0.0,
                                 lifetime_hours=hours)
-        return self.make_stack(f"Nitro-{name}", {
+        stack = self.make_stack(f"Nitro-{name}", {
             "Resources": {**logs, **LEARNER, "LearnerGroup": group},
             "Outputs": {"LearnerLogs": {"Value": {"Ref": "LearnerLogs1A2B"}},
                         "ActorLogs": {"Value": {"Ref": "ActorLogs1A2B"}},
                         "DashboardUrl": {"Value": f"https://example.org/Nitro-{name}"}}},
             {**limits, **{f"nitro:{key.replace('_', '-')}": value for key, value in tags.items()}})
+        (made,) = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+        self.now_s = max(self.now_s, made["CreationTime"].timestamp() + 1.0)
+        return stack
 
     @property
     def subnet(self) -> str:

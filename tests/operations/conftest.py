@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,4 +30,6 @@ def aws(
                         "AWS_CONFIG_FILE": str(tmp_path / "none")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    return Account(server, tmp_path, capsys)
+    account = Account(server, tmp_path, capsys)
+    monkeypatch.setattr(time, "time", lambda: account.now_s)
+    return account

@@ -62,7 +62,7 @@ from tests.fakes import (
     digest,
     trajectory,
 )
-from tests.helpers import PATIENCE_S, cost_model
+from tests.helpers import PATIENCE_S, cost_model, wait_for
 
 STEPS = 4
 EVENT = {"run_id": "run", "fragment_steps": STEPS, "seed": 3}
@@ -302,10 +302,7 @@ def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Pat
     def measure(problem: FakeProblem):
         """Ends only when the learner has trained on all trajectories that are due."""
         due = len(rig.learner.trained) + 2
-        for _ in range(1000):
-            if len(rig.learner.trained) >= due:
-                break
-            time.sleep(0.01)
+        wait_for(lambda: len(rig.learner.trained) >= due, "the learner")
         trained_on.append(len(rig.learner.trained) - due)
         ratio = next(ratios)
         return Detected(-1.0, ratio, ratio, products=5)

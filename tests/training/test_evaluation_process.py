@@ -19,7 +19,7 @@ from runtime.errors import BudgetError
 from runtime.training.evaluation import Evaluator
 from runtime.training.evaluation_process import EvaluationProcess
 from tests.environments import EPISODE_STEPS, Counter, StatefulCounter
-from tests.helpers import command_line, descendants, wait_for
+from tests.helpers import PATIENCE_S, command_line, descendants, wait_for
 from tests.training.test_evaluation import weights_for
 
 HERE = __name__
@@ -106,18 +106,18 @@ def test_a_hit_is_told_by_fresh_episodes_and_a_miss_by_those_of_always(started: 
     assert len({always.returns, fresh.returns, later.returns}) == 3
     for target, expected in ((always.return_mean + 1, always), (always.return_mean, fresh)):
         process = begun(started, "CartPole-v1", target_return=target)
-        found = process.result(60.0)
+        found = process.result(PATIENCE_S)
         assert found == expected
         assert found.seconds > 0.0
         process.begin(weights, 8)
-        assert process.result(60.0) == (always if expected is always else later)
+        assert process.result(PATIENCE_S) == (always if expected is always else later)
 
 
 def test_it_samples_actions_if_it_is_asked_to(started: list[EvaluationProcess]) -> None:
     environment = make_environment("CartPole-v1")
     sampled = Evaluator(environment, 3, seed=4, is_stochastic=True)(weights_for(environment))
-    assert begun(started, "CartPole-v1", is_stochastic=True).result(60.0) == sampled
-    assert begun(started, "CartPole-v1").result(60.0) != sampled
+    assert begun(started, "CartPole-v1", is_stochastic=True).result(PATIENCE_S) == sampled
+    assert begun(started, "CartPole-v1").result(PATIENCE_S) != sampled
 
 
 def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
@@ -126,7 +126,7 @@ def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
     for target, total in ((None, 3), (-1.0, 6)):
         told: list[tuple[int, int, int]] = []
         begun(started, "CartPole-v1", target_return=target,
-              tell=lambda *what, told=told: told.append(what)).result(60.0)
+              tell=lambda *what, told=told: told.append(what)).result(PATIENCE_S)
         assert told == [*((7, done, 3) for done in range(4)), *((7, done, 6) for done in range(4, total + 1)),
                         (7, total, total)]
 
@@ -140,7 +140,7 @@ def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
 def test_junk_on_its_connection_ends_the_evaluation_in_one_line(started: list[EvaluationProcess], what: str) -> None:
     process = begun(started, f"{HERE}:Scribbling", options={"kwargs": {"what": what}})
     with pytest.raises(UnusableEnvironmentError) as caught:
-        process.result(60.0)
+        process.result(PATIENCE_S)
     assert str(caught.value) == (
         "while the policy was evaluated, the environment wrote to the connection that its process answers on; allowed: "
         "files and connections that it has opened itself")
@@ -148,7 +148,7 @@ def test_junk_on_its_connection_ends_the_evaluation_in_one_line(started: list[Ev
 
 def test_an_environment_that_wants_to_leave_is_told_with_its_line(started: list[EvaluationProcess]) -> None:
     with pytest.raises(UnusableEnvironmentError, match=rf"SystemExit: 3, in {__file__}, line \d+$"):
-        begun(started, f"{HERE}:Leaving").result(60.0)
+        begun(started, f"{HERE}:Leaving").result(PATIENCE_S)
 
 
 def test_if_its_process_is_killed_another_one_does_the_same_once(
@@ -156,26 +156,26 @@ def test_if_its_process_is_killed_another_one_does_the_same_once(
 ) -> None:
     (left := tmp_path / "left").touch()
     process = begun(started, f"{HERE}:Killed", options={"kwargs": {"path": str(left)}})
-    undisturbed, weights = process.result(60.0), weights_for(make_environment("tests.environments:Counter"))
+    undisturbed, weights = process.result(PATIENCE_S), weights_for(make_environment("tests.environments:Counter"))
     for round_index, is_idle in ((8, False), (9, False), (10, True)):
         if is_idle:
             for pid in filter(_evaluates, descendants(os.getpid())):
                 os.kill(pid, signal.SIGKILL)
         left.write_text("" if is_idle else "x")
         process.begin(weights, round_index)
-        assert process.result(60.0) == undisturbed
+        assert process.result(PATIENCE_S) == undisturbed
         assert not left.read_text()
     left.write_text("xxx")
     process.begin(weights, 11)
     with pytest.raises(UnusableEnvironmentError, match="ended .SIGKILL"):
-        process.result(60.0)
+        process.result(PATIENCE_S)
     assert left.read_text() == "x"
 
 
 def test_what_goes_wrong_has_a_name(started: list[EvaluationProcess]) -> None:
     with pytest.raises(UnusableEnvironmentError, match="motor"):
-        begun(started, "tests.environments:make_raising").result(60.0)
+        begun(started, "tests.environments:make_raising").result(PATIENCE_S)
     with pytest.raises(UnusableEnvironmentError, match="ended .exit code 7"):
-        begun(started, f"{HERE}:make_dying").result(60.0)
+        begun(started, f"{HERE}:make_dying").result(PATIENCE_S)
     with pytest.raises(BudgetError, match=r"longer than the 0.1 s.*learner.update_timeout_s"):
         begun(started, f"{HERE}:make_hanging", episodes=EPISODE_STEPS).result(0.1)
