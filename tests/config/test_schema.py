@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pydantic
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.config import yaml_text
@@ -746,7 +746,7 @@ def values_for(path: str) -> st.SearchStrategy:
     return st.one_of(strategies)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(values=st.dictionaries(st.sampled_from([path for path in LEAVES if path != "cache.url"]),
                               st.none(), max_size=12).flatmap(
     lambda chosen: st.fixed_dictionaries({path: values_for(path) for path in chosen})))
@@ -826,7 +826,7 @@ ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.
                         max_leaves=8)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(tree=st.dictionaries(KEYS, ANYTHING, max_size=5),
        replaced=st.dictionaries(st.sampled_from(list(FIELDS)), ANYTHING, max_size=3))
 def test_any_tree_is_accepted_or_refused_in_words(tree: dict, replaced: dict[str, Any]):
@@ -846,7 +846,7 @@ def test_any_tree_is_accepted_or_refused_in_words(tree: dict, replaced: dict[str
         assert isinstance(experiment.resolved().to_yaml(), str)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(text=st.text(alphabet="aesd:{}[]!&*?|>-'\"#%@,.0129eE \n\t\\~=<", max_size=40) | st.text(max_size=40)
        | st.sampled_from(["seed", "stop", "cache"]).flatmap(
            lambda key: st.builds("{}: {} {}".format, st.just(key),

@@ -104,11 +104,11 @@ class BudgetMachine(RuleBasedStateMachine):
         assert self.budget.free_usd >= 0.0
 
 
-BudgetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+BudgetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=20)
 TestBudgetMachine = BudgetMachine.TestCase
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(usd=st.floats(1e-6, 100), amounts=st.lists(st.floats(0, 10), max_size=12))
 def test_the_sum_of_what_was_granted_is_what_is_reserved(usd: float, amounts: list[float]):
     budget = Budget(usd)

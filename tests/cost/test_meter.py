@@ -133,7 +133,7 @@ def test_the_price_table_as_shipped():
     assert len(PRICES.as_of) == len("2026-11-20")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data(), provisioned=st.integers(0, 8), kind=st.sampled_from(["serverless", "node", "learner"]),
        architecture=st.sampled_from(["x86_64", "arm64"]), memory_mib=st.integers(128, 10_240),
        timeout_s=st.integers(1, 900), slot=st.integers(0, 9), attempt=st.integers(0, 2), is_metered=st.booleans())
@@ -447,7 +447,7 @@ _NO_SECONDS = st.sampled_from([math.nan, math.inf, -math.inf, -1e-9, -1.0, 1e9, 
 _SECONDS = st.floats(0.0, 60.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seconds=st.tuples(_NO_SECONDS, _SECONDS | _NO_SECONDS) | st.tuples(_SECONDS, _NO_SECONDS),
        is_metered=st.booleans(), provisioned=st.integers(0, 1), attempt=st.integers(0, 1),
        is_by_the_clock=st.booleans(), role=st.sampled_from([ACTOR, LEARNER]))
@@ -623,7 +623,7 @@ class Trace:
         assert self.meter.get_state() == state
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32), is_deployed=st.booleans())
 def test_no_trace_of_rounds_exceeds_the_budget(seed: int, is_deployed: bool):
     trace = Trace(seed, is_deployed=is_deployed)
@@ -750,7 +750,7 @@ STEPS = st.lists(st.one_of(
     st.tuples(st.just("travel")), st.tuples(st.just("forfeit"), st.floats(0, 1000))), max_size=25)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(steps=STEPS)
 def test_what_stands_is_billed_by_the_clock_and_every_second_once(steps: list[tuple[Any, ...]]):
     clock = WallClock(SINCE_S)
@@ -859,7 +859,7 @@ def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
     assert meter.reserved_usd == 0.0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(froms=st.lists(st.floats(0, 1500), min_size=3, max_size=3), bills_s=st.lists(st.floats(0, 500), max_size=8))
 def test_however_often_it_is_billed_each_part_costs_what_it_stood(froms: list[float], bills_s: list[float]):
     cost, clock = model(**PROVISIONED, cache={"kind": "node"}), WallClock(SINCE_S)

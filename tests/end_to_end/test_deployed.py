@@ -100,7 +100,7 @@ class Account:
 
     def add_function(self, name: str) -> str:
         """Adds a function that contains only this project; returns its ARN."""
-        return self.functions.add_function(name, concurrency=MOST_ACTORS, timeout_s=30, environment={
+        return self.functions.add_function(name, concurrency=MOST_ACTORS, environment={
             **ACTOR_ENVIRONMENT, "AWS_ENDPOINT_URL": self.moto.url})
 
     def kept(self, name: str) -> bytes:

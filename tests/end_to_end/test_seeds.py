@@ -137,8 +137,9 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
     # An expensive learner, so that a few rounds use up the first seed's share.
     out = tmp_path / "runs"
     finished = train(experiment, out, *TWO, *overrides(
-        fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.0095, stop__max_rounds="null", evaluation__every_rounds=0))
+        actor__timeout_s=30, fleet__round_deadline_s=30, learner__update_timeout_s=30,
+        learner__instance_types="[p3.8xlarge]", budget__usd=0.0095, stop__max_rounds="null",
+        evaluation__every_rounds=0))
     assert finished.returncode == 0, finished.stderr
     first, second = summary(out)["seeds"]
     assert (first["stop_reason"], second["stop_reason"]) == ("budget", "budget")

@@ -150,8 +150,8 @@ def test_fixed_scaler_runs_no_detector(experiment: Path, tmp_path: Path) -> None
 def test_the_budget_ends_the_run_within_it(experiment: Path, tmp_path: Path) -> None:
     # An expensive learner, so that a few rounds use up the budget.
     finished = train(experiment, tmp_path / "run", *overrides(
-        fleet__round_deadline_s=30, learner__update_timeout_s=30, learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.008, stop__max_rounds="null", evaluation__every_rounds=0))
+        actor__timeout_s=30, fleet__round_deadline_s=30, learner__update_timeout_s=30,
+        learner__instance_types="[p3.8xlarge]", budget__usd=0.008, stop__max_rounds="null", evaluation__every_rounds=0))
     assert finished.returncode == 0, finished.stderr
     assert summary(tmp_path / "run")["stop_reason"] == "budget"
     assert 0 < summary(tmp_path / "run")["spent_usd"] <= 0.008
@@ -235,7 +235,7 @@ def test_the_resolved_tree_is_printed_and_stored(reference: Path, experiment: Pa
     stored = (tmp_path / "run" / "config.yaml").read_text()
     assert stored.strip() in finished.stdout
     assert "resumed: no finished round is there: begun anew" in finished.stdout
-    assert yaml.safe_load(stored)["fleet"]["round_deadline_s"] == 60
+    assert yaml.safe_load(stored)["fleet"]["round_deadline_s"] == 600
 
 
 def test_a_directory_that_holds_a_run_is_refused(reference: Path, experiment: Path) -> None:

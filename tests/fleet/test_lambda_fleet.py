@@ -198,7 +198,7 @@ def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: Lambda
 
 def test_an_answer_that_does_not_come_is_counted_in_full(fleets: LambdaFleets):
     fleet = fleets.make(1, handler=SAMPLE, timeout_s=40, read_timeout_s=0.5)
-    (outcome,) = run_sample(fleet, {"do": "sleep", "seconds": 600})
+    (outcome,) = run_sample(fleet, {"do": "sleep", "seconds": 9000})
     assert outcome.status == "crashed"
     assert (outcome.billed_s, outcome.is_metered) == (40, False)
 
@@ -294,7 +294,7 @@ def test_one_given_up_while_it_is_throttled_is_not_tried_again(fleets: LambdaFle
 def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: LambdaFleets):
     threads = [thread for thread in threading.enumerate() if thread.name == "lambda-fleet"]
     fleet = fleets.make(3, name="actors", reserved=2, handler=SAMPLE)
-    fleet.start([Invocation(f"s{index}", {"do": "sleep", "seconds": 600}) for index in range(6)])
+    fleet.start([Invocation(f"s{index}", {"do": "sleep", "seconds": 9000}) for index in range(6)])
     wait_for(lambda: len(fleets.endpoint.process_ids("actors")) == 2 and fleets.throttles, "two that run")
     started_s = time.monotonic()
     fleet.close()

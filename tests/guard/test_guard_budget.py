@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.config.loading import experiment_from_tree
@@ -342,7 +342,7 @@ def play(account: Account) -> None:
 
 
 SEEDS = st.integers(0, 2**32)
-WORLDS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+WORLDS = settings(max_examples=40)
 
 
 @WORLDS

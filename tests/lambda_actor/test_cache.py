@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.cache import TrajectoryCache, redacted, stop_digest
@@ -18,7 +18,7 @@ from lambda_actor.events import ACCEPTED, LATE
 from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer
 from tests.helpers import PATIENCE_S
 
-FUZZ = settings(deadline=None, derandomize=True, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(derandomize=True, max_examples=300)
 TTL_S = 900
 
 

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor import frames, wire
@@ -14,7 +14,7 @@ from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
 from lambda_actor.frames import FrameStack, deflated, inflated, pack_frames, stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 
-FUZZ = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(derandomize=True, max_examples=200)
 PICTURES = np.random.default_rng(0).integers(4, size=(5, 2, 6, 7)).astype(np.uint8)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis.extra.numpy as numpy_strategies
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor import wire
@@ -38,7 +38,7 @@ from lambda_actor.wire import (
 from tests.environments import policy_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
-FUZZ = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(derandomize=True, max_examples=200)
 HEADER_BYTES = 20
 DTYPE_CODES = {"<f4": 0, "<f8": 1, "|u1": 2, "<i4": 3, "<i8": 4, "|b1": 5, "<u4": 6, "<u8": 7, "<f2": 8, "<i2": 9,
                "<u2": 10, "|i1": 11}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.learner.advantages import discounted_so_far, explained_variance, generalized_advantages
 
-PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True,
-                 suppress_health_check=[HealthCheck.too_slow])
+PLAIN = settings(max_examples=60, database=None, derandomize=True)
 
 
 class Fragments:

@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.learner.normaliser import RunningMoments
 
-PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True,
-                 suppress_health_check=[HealthCheck.too_slow])
+PLAIN = settings(max_examples=60, database=None, derandomize=True)
 
 
 def plain_moments(rows: list[list[float]]) -> tuple[list[float], list[float]]:

@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.learner.advantages import generalized_advantages
 from runtime.learner.vtrace import vtrace
 
-PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True,
-                 suppress_health_check=[HealthCheck.too_slow])
+PLAIN = settings(max_examples=60, database=None, derandomize=True)
 
 
 class Fragments:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runtime.records.checkpoint
@@ -224,7 +224,7 @@ def test_a_damaged_one_is_passed_over_and_reported(tmp_path: Path, damage: str):
     assert "round_000002" in skipped[0][1]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject):
     if not files(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.environments import make_environment
@@ -32,8 +32,7 @@ from tests.scaler.schedulers import make_scheduler
 from tests.training.test_synchronous import Rig
 
 KINDS = list(SCALERS.settings)
-PLAIN = settings(max_examples=30, deadline=None, database=None, derandomize=True,
-                 suppress_health_check=[HealthCheck.function_scoped_fixture])
+PLAIN = settings(max_examples=30, database=None, derandomize=True)
 SMALL: Mapping[str, Any] = {"actors_min": 2, "actors_max": 6, "window_rounds": 3, "actors_fixed": 5,
                             "doubling_rounds": 1, "schedule": [[1, 2], [2, 5], [3, 4]]}
 

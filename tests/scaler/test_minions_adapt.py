@@ -15,7 +15,7 @@ from runtime.ports.scaling import RoundView
 from runtime.scaler.minions_adapt import MinionsAdaptSettings
 from tests.scaler.rows import row
 
-PLAIN = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+PLAIN = settings(max_examples=60, database=None, derandomize=True)
 
 
 def actors(returns: list[float | None], target: float, **options: int) -> int:

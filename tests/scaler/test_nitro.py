@@ -7,7 +7,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.config.schema import ScalerSection
@@ -15,8 +15,7 @@ from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 
-PLAIN = settings(max_examples=150, deadline=None, database=None, derandomize=True,
-                 suppress_health_check=[HealthCheck.too_slow])
+PLAIN = settings(max_examples=150, database=None, derandomize=True)
 
 
 def nitro(*, actors_min: int = 8, actors_max: int = 64, window_rounds: int = 6,

@@ -664,7 +664,7 @@ def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_
     assert_settled(rig)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), is_deployed=st.booleans())
 def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
         tmp_path_factory: pytest.TempPathFactory, seed: int, is_deployed: bool):
@@ -937,7 +937,7 @@ def anything(stream: random.Random) -> Script:
     return script
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), staleness_max=st.sampled_from([1, 3, 30]), replays_max=st.sampled_from([0, 2]),
        actors=st.integers(1, 7), round_fragments=st.integers(0, 9), minibatch=st.sampled_from([1, 3]),
        concurrency=st.sampled_from([1, 3, 10**9]),

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from runtime.config.loading import experiment_from_tree
@@ -128,7 +128,7 @@ TREES = st.fixed_dictionaries(
               "stop": st.sampled_from([{"max_rounds": 3}, {"max_steps": 9999, "target_return": 1.5}])})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(before=TREES, now=TREES)
 def test_any_two_experiments_are_the_same_or_refused_in_words(
     before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path

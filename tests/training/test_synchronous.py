@@ -693,7 +693,7 @@ SHORT: dict[str, Any] = {
 """Returns limits with which a budget of twenty rounds holds one."""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(tmp_path_factory: pytest.TempPathFactory, seed: int):
     def script(event: Mapping[str, Any], nth: int) -> Play:

@@ -130,7 +130,7 @@ def _with_one(array: np.ndarray, value: float, draw: Callable[[Any], Any]) -> np
     return array
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(data=st.data(), kind=st.sampled_from(KINDS),
        lie=st.sampled_from([_with_array, _with_value, _with_samples, _with_report]))
 def test_a_result_that_no_update_makes_is_refused(

@@ -93,7 +93,7 @@ class FunctionSettings:
     command: Sequence[str] = (sys.executable, "-m", "awslambdaric")
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_mib: int = 1024
-    timeout_s: float = 60
+    timeout_s: float = PATIENCE_S
     concurrency: int | None = None
     provisioned: int = 0
     qualifier: str = "live"
