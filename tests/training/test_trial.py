@@ -210,19 +210,22 @@ def test_an_environment_that_never_returns_is_told_of_and_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     marker = tmp_path / "stopped"
-    Time(monkeypatch, lambda kinds: 0.0 if kinds else 100.0, begins=lambda: marker.exists() and marker.read_text())
+    clock = Time(monkeypatch, lambda kinds: 0.0 if kinds else 100.0,
+                 begins=lambda: marker.exists() and marker.read_text())
     with pytest.raises(ExperimentError, match=f"{__name__}:Stopping'.* it was still {PLACES[place]} after 600 s"):
         tried(tmp_path, place=place, how="hang")
     assert re.search(f"^! environment.id = .* still {PLACES[place]} after 30 s; after 600 s it is refused\n$",
                      capsys.readouterr().err)
+    assert 600.0 <= clock.monotonic() <= 610.0
     assert not is_alive(int(marker.read_text()))
 
 
 def test_a_trial_that_goes_on_and_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short each step is."""
-    Time(monkeypatch, lambda kinds: 10.0 if "message" in kinds else 0.0)
+    clock = Time(monkeypatch, lambda kinds: 10.0 if "message" in kinds else 0.0)
     with pytest.raises(ExperimentError, match="CartPole-v1'.* it was still in step .* after 600 s"):
         try_environment("CartPole-v1")
+    assert 600.0 <= clock.monotonic() <= 610.0
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -243,11 +246,12 @@ class Printing(Counter):
 def test_an_environment_that_prints_without_end_is_told_of_with_its_last_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Each look reads a line or more: more than 64 KiB within 30 s.
-    Time(monkeypatch, lambda kinds: 0.25 if kinds == {"output"} else 0.0)
+    # Two looks read a line at least, so that more than 64 KiB come within 30 s.
+    clock = Time(monkeypatch, lambda kinds: 0.125 if kinds == {"output"} else 0.0)
     with pytest.raises(ExperimentError, match="still in step 1 .* after 600 s, in .*, and prints without end, "
                        r"[\d,]+ bytes so far; the last line there: "):
         try_environment(f"{__name__}:Printing")
+    assert 600.0 <= clock.monotonic() <= 610.0
     assert re.search(r"^! environment.id = .* still in step 1 of an episode after 30 s, and prints without end, [\d,]+ "
                      r"bytes so far; the last line there: .*\.\.\..*; after 600 s it is refused\n$",
                      capsys.readouterr().err)
