@@ -216,11 +216,9 @@ def limits(plan: Plan) -> list[str]:
     expected, usd = plan.estimate, experiment.budget.usd
     start = plan.start
     burn_usd = expected.burn_usd_per_hour
-    alone_hours = plan.lifetime_hours * (learner.launches_max if plan.has_instance else 1)
-    stays_usd = expected.cache_usd_per_hour + expected.provisioned_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
     learners_usd = _hour_usd(plan, learner.chosen.functions_at_once, learner.function.memory_mib)
-    functions = (f", and at most ${(actors_usd + learners_usd) * alone_hours:.2f} for "
+    functions = (f", and at most ${(actors_usd + learners_usd) * plan.lifetime_hours:.2f} for "
                  f"{'actors' if plan.has_instance else 'functions'} at work" if plan.has_function else "")
     return laid_out({
         "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
@@ -251,8 +249,8 @@ def limits(plan: Plan) -> list[str]:
                  f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
         "no guard": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
                       f"{_whence(plan)}: "
-                      f"${burn_usd * alone_hours:.2f} in all{functions}; then "
-                      f"${stays_usd:.3f} an hour for cache and warm actors until you stop them; two alarms "
+                      f"${burn_usd * plan.lifetime_hours:.2f} in all{functions}; then "
+                      f"${expected.cache_usd_per_hour:.3f} an hour for the cache until you stop it; two alarms "
                       "notify the subscribers of its reports",
         "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
         "shared": "network, guard and results bucket: about $0.60 a month",
@@ -279,8 +277,9 @@ def _pool_limits(plan: Plan) -> dict[str, str]:
                  f"less ${expected.tail_usd:.4f} can have been spent, when the pool is silent for {LATE_S / 60:.0f} "
                  f"minutes, when none was opened in {MISSING_S / 60:.0f}, or after budget.lifetime_hours = "
                  f"{budget.lifetime_hours:g}",
-        "no guard": f"if the guard fails too, the pool still ends at its budget; then ${warm_usd:.3f} an hour for "
-                      "warm actors until you stop them; two alarms notify the subscribers of its reports",
+        "no guard": f"if the guard fails too, the pool still ends at its budget, and AWS ends the warm actors, "
+                      f"${warm_usd:.3f} an hour, after {plan.lifetime_hours:.1f} hours; two alarms notify the "
+                      "subscribers of its reports",
         "after that": "the image, $0.10 a GB and month, until you delete it; results are on your disk"}
 
 
@@ -319,7 +318,8 @@ def _learner(plan: Plan) -> str:
 
 def _end_without_guard(plan: Plan) -> str:
     if plan.has_instance:
-        return f"each of {plan.experiment.learner.launches_max} launches ends itself"
+        warm = " and the warm actors" if plan.provisioned_actors else ""
+        return f"the instance ends itself, and AWS ends it{warm},"
     return "Step Functions ends the rounds"
 
 

@@ -65,7 +65,7 @@ class ExperimentStack(Stack):
             CfnOutput(self, name, value=value)
         if isinstance(learner, Coordinator):
             guard.add_start(self, learner.machine, plan.run)
-        guard.add_check(self, replace(plan.needs, disk_key=disk_key or ""))
+        guard.add_check(self, replace(plan.needs, disk_key=disk_key or ""), lifetime_s=plan.lifetime_hours * 3600)
         # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)

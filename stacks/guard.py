@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import CfnOutput, CustomResource, Duration, RemovalPolicy, Stack
+from aws_cdk import CfnOutput, CustomResource, Duration, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
 from aws_cdk import aws_dynamodb as dynamodb
@@ -22,7 +22,15 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from runtime.aws.limits import VCPU_QUOTAS
-from runtime.guard.check import ANSWER_S, CHECK_TYPE, START_TYPE, VERSION, VERSION_TYPE
+from runtime.guard.check import (
+    ANSWER_S,
+    CHECK_TYPE,
+    ENDS_AT,
+    LIFETIME_PROPERTY,
+    START_TYPE,
+    VERSION,
+    VERSION_TYPE,
+)
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
@@ -52,6 +60,7 @@ TIMEOUT_S = 110
 SILENT_PERIODS = 5
 GUARD_NAMESPACE = "NitroGuard"
 """Namespace of its metric. No role of an experiment may write it."""
+_CHECK = "GuardCheck"
 _MINUTE = Duration.minutes(1)
 _STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
 _GROUPS = arn_of("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}")
@@ -119,9 +128,16 @@ class GuardStack(Stack):
                             RESERVED_OUTPUT: str(reserved_executions or 0)}.items():
             CfnOutput(self, name, value=value)
 
-    def add_check(self, stack: Stack, needs: Needs) -> None:
-        """Makes ``stack`` check that the guard works, and that the account is large enough, before anything else."""
-        check = _ask(stack, "GuardCheck", CHECK_TYPE, self._function, **needs.properties())
+    def add_check(self, stack: Stack, needs: Needs, *, lifetime_s: float) -> None:
+        """Makes ``stack`` check that the guard works, and that the account is large enough, before anything else.
+
+        Args:
+            stack: An experiment's.
+            needs: What it needs of the account.
+            lifetime_s: Seconds after its creation until AWS' own services end it; see `ends_at`.
+        """
+        check = _ask(stack, _CHECK, CHECK_TYPE, self._function, **needs.properties(),
+                     **{LIFETIME_PROPERTY: f"{lifetime_s:.0f}"})
         for child in stack.node.children:
             if child is not check:
                 child.node.add_dependency(check)
@@ -297,6 +313,14 @@ def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction
     # There is nothing to delete, and no function to answer once the guard is gone.
     asked.apply_removal_policy(RemovalPolicy.RETAIN)
     return asked
+
+
+def ends_at() -> str:
+    """Returns when an experiment's lifetime is over, as ``2026-11-27T10:30:00Z``, for resources of its stack.
+
+    AWS' own services then end what costs money, even if the guard and the instance do nothing.
+    """
+    return Fn.get_att(_CHECK, ENDS_AT).to_string()
 
 
 def _as_written(arn: Any) -> str:

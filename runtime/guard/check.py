@@ -8,6 +8,7 @@ deletion.
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ FRESH_S = 2.5 * INTERVAL_S
 """The guard is armed if its last tick is at most this old."""
 ANSWER_S = 115
 """CloudFormation waits this long for the answer. A guard that does not answer does not guard."""
+LIFETIME_PROPERTY, ENDS_AT = "LifetimeS", "EndsAt"
+"""A stack tells how many seconds it may live. The answer's attribute is when they are over: UTC, ISO 8601."""
 SEEN_S = 30.0
 """CloudFormation may list a stack some seconds after its creation began."""
 _REASON_CHARACTERS, _SEND_S = 1000, 20.0
@@ -48,16 +51,16 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 
 def answer(
-    event: Mapping[str, Any], look: Callable[[], Mapping[str, str]], last_tick_s: Callable[[], float | None], *,
-    client: Client, replace_run: Callable[..., None], now: Callable[[], float], wait_s: float, pause_s: float,
+    event: Mapping[str, Any], look: Callable[[], Mapping[str, Mapping[str, Any]]],
+    last_tick_s: Callable[[], float | None], *, client: Client, replace_run: Callable[..., None],
+    now: Callable[[], float], wait_s: float, pause_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Answers a request from CloudFormation.
 
     Args:
         event: The request.
-        look: Looks at all deployments without changing anything. Returns the names of their stacks, each with what is
-            wrong with it, which is empty if nothing is.
+        look: Looks at all deployments without changing anything. Returns `Guard.tick`'s reports by stack.
         last_tick_s: Returns the time of the last tick by EventBridge, in seconds since 1970; None if there was none.
         client: Makes boto3 clients by service name.
         replace_run: `Guard.replace_run`.
@@ -66,23 +69,24 @@ def answer(
         pause_s: Seconds between two checks.
         sleep: Waits for a number of seconds.
     """
-    reason = ""
+    reason, told = "", {}
     try:
         if event["RequestType"] == "Delete" or _is_taken_back(event, client):
-            pass
+            told = _ends_at(event["ResourceProperties"], {"created_at_s": now()})
         elif event["ResourceType"] == START_TYPE:
             _start_rounds(event, client)
         elif _is_to_be_armed(event):
             _check_needs(event, client)
             until_s = now() + wait_s
-            _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
+            seen = _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
             _wait_until_armed(last_tick_s, now, until_s, pause_s, sleep)
             if event["RequestType"] == "Update":
                 replace_run(event["StackId"], *_runs(event), until_s=until_s)
+            told = _ends_at(event["ResourceProperties"], seen)
     except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
     body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
-            "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
+            "Data": told, "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
             **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}}
     # The address is signed for a request without a content type.
     request = Request(event["ResponseURL"], json.dumps(body).encode(), {"Content-Type": ""}, method="PUT")
@@ -141,9 +145,19 @@ def _check_needs(event: Mapping[str, Any], client: Client) -> None:
         raise UnguardedError(f"{refusal}. Nothing was made")
 
 
-def _wait_until_seen(stack: str, look: Callable[[], Mapping[str, str]], now: Callable[[], float], pause_s: float,
-                     sleep: Callable[[float], None]) -> None:
-    """Waits until the guard sees the stack that asks. Trouble with other stacks does not matter here.
+def _ends_at(properties: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, str]:
+    """Returns when the stack's lifetime is over, counted from its creation as the guard counts it."""
+    if LIFETIME_PROPERTY not in properties:
+        return {}
+    ends = datetime.datetime.fromtimestamp(seen["created_at_s"] + float(properties[LIFETIME_PROPERTY]), datetime.UTC)
+    return {ENDS_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def _wait_until_seen(
+    stack: str, look: Callable[[], Mapping[str, Mapping[str, Any]]], now: Callable[[], float], pause_s: float,
+    sleep: Callable[[float], None],
+) -> Mapping[str, Any]:
+    """Waits until the guard sees the stack that asks; returns its report. Trouble with other stacks does not matter.
 
     Raises:
         UnguardedError: It does not see it, or there is something wrong with it.
@@ -151,12 +165,13 @@ def _wait_until_seen(stack: str, look: Callable[[], Mapping[str, str]], now: Cal
     name, until_s = stack.split("/")[1], now() + SEEN_S
     while name not in (seen := look()) and now() < until_s:
         sleep(pause_s)
-    if seen.get(name):
-        raise UnguardedError(f"{name}: {seen[name]}")
     if name not in seen:
         raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
                              "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
                              "beside its context, replace them; use the context key tags instead")
+    if "error" in seen[name]:
+        raise UnguardedError(f"{name}: {seen[name]['error']}")
+    return seen[name]
 
 
 def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], until_s: float, pause_s: float,

@@ -66,7 +66,7 @@ def handler(
         return seen
 
     if is_request(event):
-        answer(event, lambda: {one["stack"]: one.get("error", "") for one in look(is_rehearsed=True)["experiments"]},
+        answer(event, lambda: {one["stack"]: one for one in look(is_rehearsed=True)["experiments"]},
                ledger.last_tick_s, client=client, replace_run=guard.replace_run, now=now, wait_s=2 * tick_s,
                pause_s=pause_s)
         return {}

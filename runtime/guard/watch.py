@@ -108,8 +108,9 @@ class Guard:
             is_rehearsed: Only report what would be done.
 
         Returns:
-            ``at``, and for each experiment ``stack``, ``run``, ``projected_usd``, ``decision`` (why it is taken down;
-            empty if it is not), ``waiting_for`` and, if it could not be handled, ``error``. Before them the same for
+            ``at``, and for each experiment ``stack``, ``run``, ``created_at_s`` (when it began to cost money),
+            ``projected_usd``, ``decision`` (why it is taken down; empty if it is not), ``waiting_for`` and, if it could
+            not be handled, ``error``. Before them the same for
             each ledger entry that names a stack which is not its run's or cannot be looked up.
 
         Raises:
@@ -149,6 +150,7 @@ class Guard:
         """Decides from known data alone. It makes no requests, so nothing can delay it."""
         case = _Case(deployed.stack, deployed.run, entry, deployed)
         order = entry.order_for(deployed.stack) if entry else None
+        case.report["created_at_s"] = deployed.created_at_s
         try:
             case.report["projected_usd"] = round(deployed.projected_usd(entry, now_s), 6)
             case.reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from aws_cdk import Duration
+from aws_cdk import Duration, Fn
+from aws_cdk import aws_applicationautoscaling as applicationautoscaling
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
@@ -14,6 +15,7 @@ from runtime.config.schema import EnvironmentSection
 from runtime.fleet import ACTOR_VARIABLES
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.arns import arn_of
+from stacks.guard import ends_at
 from stacks.logs import log_statement, make_log_group
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
@@ -50,8 +52,20 @@ class ActorFunction(Construct):
         self.alias = lambda_.Alias(
             self, "Alias", alias_name=ALIAS, version=self.function.current_version,
             provisioned_concurrent_executions=plan.provisioned_actors or None)
+        if plan.provisioned_actors:
+            self._end_warm_actors(plan.provisioned_actors)
         # This project makes no asynchronous invocations. One made by hand should not be retried, and billed, for hours.
         self.alias.configure_async_invoke(retry_attempts=0, max_event_age=Duration.seconds(EVENT_AGE_MAX_S))
+
+    def _end_warm_actors(self, count: int) -> None:
+        """Lets Application Auto Scaling end the warm actors when the lifetime is over, if nobody else has.
+
+        Without a scaling policy it changes nothing before. Its minimum of 0 brings back none that were ended.
+        """
+        # A schedule is in UTC and has no Z.
+        at = Fn.select(0, Fn.split("Z", ends_at()))
+        self.alias.add_auto_scaling(min_capacity=0, max_capacity=count).scale_on_schedule(
+            "End", schedule=applicationautoscaling.Schedule.expression(f"at({at})"), min_capacity=0, max_capacity=0)
 
     def grant_operate(self, role: iam.IRole) -> None:
         """Lets ``role`` invoke the alias, read the concurrency limit, and end the warm actors."""

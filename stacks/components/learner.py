@@ -23,7 +23,7 @@ from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
 from stacks.components.cache import Cache
-from stacks.guard import GuardStack
+from stacks.guard import GuardStack, ends_at
 from stacks.logs import log_statement, make_log_group
 from stacks.network import HTTPS_PORT, NetworkStack
 from stacks.plan import Plan
@@ -147,7 +147,7 @@ class Learner(Construct):
             "BOOT_FILES_KEY": self._files.s3_object_key,
             "BOOT_IMAGE": self._image.image_uri,
             "BOOT_GPUS": "all" if plan.has_gpu else "",
-            "BOOT_LIFETIME_S": str(round(plan.lifetime_hours * 3600)),
+            "BOOT_ENDS_AT": ends_at(),
             "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
             **{name: f"{plan.start.limit_s(phase):.0f}" for name, phase in PHASES.items()},
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
@@ -191,6 +191,9 @@ class Learner(Construct):
         # A learner that has not reported by then fails the deployment, and CloudFormation rolls it back.
         group.cfn_options.creation_policy = CfnCreationPolicy(
             resource_signal=CfnResourceSignal(count=1, timeout=f"PT{plan.start.instance_limit_s:.0f}S"))
+        # A backstop that needs neither the guard nor the instance: nothing runs, or is launched, after that.
+        autoscaling.CfnScheduledAction(self, "End", auto_scaling_group_name=group.ref, start_time=ends_at(),
+                                       min_size=0, max_size=0, desired_capacity=0)
         acknowledge(group, "AS3", "Messages are not needed: CloudFormation waits for the first launch, an alarm "
                     "watches for launches that fail, the guard for silence, and AWS keeps the group's activities")
         acknowledge(group, "EC26", "The rule cannot read a launch template; its one volume is encrypted")

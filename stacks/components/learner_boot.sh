@@ -18,7 +18,7 @@
 # BOOT_LAUNCHES_MAX launches, or if a launch cannot be counted, the group is set to 0, and no actor is kept warm.
 #
 # `give-up REASON` does this last part for the units that systemd starts when the learner keeps dying, and when the
-# instance has lived for BOOT_LIFETIME_S, in any phase. `too-late PHASE SECONDS` ends an instance that is still in that
+# deployment's lifetime is over (BOOT_ENDS_AT), in any phase. `too-late PHASE SECONDS` ends an instance that is still in that
 # phase of its start, and reports the phase. `watch-interruption` waits for EC2's notice of a spot interruption.
 #
 # For tests, BOOT_ROOT is a prefix of every path that is written, and BOOT_METADATA is the address of the metadata.
@@ -234,13 +234,13 @@ StandardError=journal+console
 END
 }
 
-start_timer() {  # UNIT SECONDS: counts from now, including time spent in reboots
+start_timer() {  # UNIT DATE: time spent in reboots counts, too
     cat >"$units/$1.timer" <<END
 [Unit]
 Description=When $1 starts
 
 [Timer]
-OnCalendar=$(date -u -d "$2 seconds" '+%F %T UTC')
+OnCalendar=$(date -u -d "$2" '+%F %T UTC')
 AccuracySec=1s
 Persistent=true
 
@@ -255,13 +255,17 @@ limit_phase() {  # PHASE SECONDS
     local unit="nitro-${1// /-}"
     echo "$(date -u +%FT%TZ) phase: $1, at most $2 s"
     write_ending "$unit" "Ends an instance whose start takes too long" "too-late \"$1\" $2"
-    start_timer "$unit" "$2"
+    start_timer "$unit" "$2 seconds"
 }
 
 limit_lifetime() {
+    local ends_s soonest_s
     mkdir -p "$units"
     write_ending nitro-lifetime "Ends an instance that has lived long enough" 'give-up "its lifetime is over"'
-    start_timer nitro-lifetime "$BOOT_LIFETIME_S"
+    # An instance that is launched too late ends at once. A timer in the past would not start.
+    ends_s=$(date -d "$BOOT_ENDS_AT" +%s)
+    soonest_s=$(($(date +%s) + 30))
+    start_timer nitro-lifetime "@$((ends_s > soonest_s ? ends_s : soonest_s))"
     limit_phase image "$BOOT_IMAGE_LIMIT_S"
 }
 

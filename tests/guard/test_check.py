@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from runtime.errors import RunError
-from runtime.guard.check import CHECK_TYPE, FRESH_S, SEEN_S, START_TYPE, VERSION, VERSION_TYPE, answer, is_request
+from runtime.guard.check import (
+    CHECK_TYPE,
+    ENDS_AT,
+    FRESH_S,
+    LIFETIME_PROPERTY,
+    SEEN_S,
+    START_TYPE,
+    VERSION,
+    VERSION_TYPE,
+    answer,
+    is_request,
+)
 from runtime.guard.needs import Needs
 from tests.guard.pretended_account import refused
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
@@ -70,7 +81,7 @@ class Formation:
         self.problem: Exception | None = None
         self.needs: dict[str, str] = {}
         self.replaced: list[tuple[str, str, str]] = []
-        self.seen = {"Nitro-another": "", "Nitro-one": ""}
+        self.seen = {name: {"created_at_s": NOW_S - 20.0} for name in ("Nitro-another", "Nitro-one")}
         self.listed_at_s = 0.0
 
     def ask(self, kind: str = CHECK_TYPE, request: str = "Create", version: Any = VERSION, **more: Any) -> str:
@@ -88,7 +99,7 @@ class Formation:
         assert {"SUCCESS": "", "FAILED": told["Reason"]}[told["Status"]] in told["Reason"]
         return told["Reason"] if told["Status"] == "FAILED" else ""
 
-    def _look(self) -> dict[str, str]:
+    def _look(self) -> dict[str, dict[str, Any]]:
         self.looks += 1
         if self.problem:
             raise self.problem
@@ -116,7 +127,7 @@ def test_a_guard_that_looks_lets_an_experiment_be_made(formation: Formation) -> 
 
 def test_one_that_does_not_see_the_stack_is_none(formation: Formation) -> None:
     """`cdk deploy --tags` replaces a stack's own tags, by which the guard finds it."""
-    formation.seen = {"Nitro-another": "", "Nitro-one-more": ""}
+    formation.seen = {"Nitro-another": {}, "Nitro-one-more": {}}
     assert formation.ask().startswith("the guard does not see Nitro-one, so nothing would end it, and nothing was made")
 
 
@@ -130,10 +141,21 @@ def test_a_stack_that_is_listed_late_is_waited_for(formation: Formation) -> None
 
 
 def test_only_its_own_trouble_stops_a_stack(formation: Formation) -> None:
-    formation.seen = {"Nitro-another": "ClientError: no", "Nitro-one": ""}
+    formation.seen["Nitro-another"]["error"] = "ClientError: no"
     assert formation.ask() == ""
-    formation.seen = {"Nitro-one": "ClientError: no"}
+    formation.seen["Nitro-one"]["error"] = "ClientError: no"
     assert formation.ask() == "Nitro-one: ClientError: no"
+
+
+def test_a_stack_is_told_when_its_lifetime_is_over(formation: Formation) -> None:
+    """From its creation, however long the answer takes, in the form that CloudFormation's documentation asks for."""
+    formation.ticks_s = [NOW_S + 59.0]
+    formation.needs = {LIFETIME_PROPERTY: "7200"}
+    assert formation.ask() == ""
+    assert formation.place.answer["Data"] == {ENDS_AT: "1970-01-12T15:46:20Z"}
+    formation.needs = {}
+    assert formation.ask() == ""
+    assert formation.place.answer["Data"] == {}, "an older checkout's stack does not ask"
 
 
 def test_one_that_was_just_made_is_waited_for(formation: Formation) -> None:
@@ -268,7 +290,10 @@ def test_an_update_from_a_checkout_that_told_no_run_replaces_none(formation: For
 
 def test_nothing_holds_up_the_rollback_of_an_update(formation: Formation) -> None:
     formation.account.status, formation.problem = "UPDATE_ROLLBACK_IN_PROGRESS", RuntimeError("no")
-    formation.needs, formation.account.concurrency = NEEDS.properties(), 0
+    formation.needs = {**NEEDS.properties(), LIFETIME_PROPERTY: "7200"}
+    formation.account.concurrency = 0
     assert formation.ask(request="Update", **OLD) == ""
+    # CloudFormation needs the attribute to restore the resources that have it.
+    assert formation.place.answer["Data"] == {ENDS_AT: "1970-01-12T15:46:40Z"}
     assert formation.ask(START_TYPE, "Update", ResourceProperties={"Machine": "arn:of:it"}, **OLD) == ""
     assert (formation.replaced, formation.account.started, formation.looks) == ([], [], 0)

@@ -145,7 +145,15 @@ TEMPLATE = {
                                    "LaunchTemplateId": ref("Template"),
                                    "Version": attribute("Template", "LatestVersionNumber")},
                                "Overrides": [{"InstanceType": "g4dn.xlarge"}, {"InstanceType": "g5.xlarge"}]}}),
-            "CreationPolicy": {"ResourceSignal": {"Count": 1, "Timeout": "PT25M"}}},
+            "CreationPolicy": {"ResourceSignal": {"Count": 1, "Timeout": "PT1500S"}}},
+        "End": resource("AutoScaling::ScheduledAction", AutoScalingGroupName=ref("Learner"), MinSize=0, MaxSize=0,
+                        DesiredCapacity=0, StartTime="2099-01-01T00:00:00Z"),
+        "Target": resource(
+            "ApplicationAutoScaling::ScalableTarget", MinCapacity=0, MaxCapacity=5, ServiceNamespace="lambda",
+            ScalableDimension="lambda:function:ProvisionedConcurrency", ResourceId={"Fn::Join": ["", [
+                "function:test-actor:", {"Fn::Select": [7, {"Fn::Split": [":", ref("Alias")]}]}]]},
+            ScheduledActions=[{"ScheduledActionName": "End", "Schedule": "at(2099-01-01T00:00:00)",
+                               "ScalableTargetAction": {"MinCapacity": 0, "MaxCapacity": 0}}]),
         "Alarm": resource("CloudWatch::Alarm", AlarmDescription="spent", ComparisonOperator="GreaterThanThreshold",
                           EvaluationPeriods=1, MetricName="SpentUsd", Namespace="Nitro", Period=60, Threshold=0.135,
                           Statistic="Maximum", TreatMissingData="notBreaching"),
@@ -496,6 +504,42 @@ def test_by_the_clock_a_stack_waits_for_its_signal_or_is_taken_back(
             client("elasticache").delete_serverless_cache(ServerlessCacheName="waits")
         at(1960.0)
         assert (status("Failed"), caches()) == ("ROLLBACK_IN_PROGRESS", [])
+
+
+def test_by_the_clock_what_is_scheduled_is_done(at: Callable[[float], None], tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"artifacts": {STACK: {"properties": {"tags": STACK_TAGS}}}}))
+    with in_process() as client:
+        formation, functions = client("cloudformation"), client("lambda")
+
+        def left() -> tuple[int, int, bool]:
+            formation.describe_stacks(StackName=STACK)
+            [group] = client("autoscaling").describe_auto_scaling_groups(
+                AutoScalingGroupNames=["test-learner"])["AutoScalingGroups"]
+            try:
+                functions.get_provisioned_concurrency_config(FunctionName="test-actor", Qualifier="live")
+            except functions.exceptions.ProvisionedConcurrencyConfigNotFoundException:
+                return len(instances(client)), group["MaxSize"], False
+            return len(instances(client)), group["MaxSize"], True
+
+        for name, template in ((NETWORK, NETWORK_TEMPLATE), (STACK, TEMPLATE)):
+            file = tmp_path / f"{name}.template.json"
+            file.write_text(json.dumps(template))
+            deploy(client, file, name)
+        formation.signal_resource(StackName=STACK, LogicalResourceId="Learner", UniqueId="i-1", Status="SUCCESS")
+        ends_s = 4_070_908_800.0
+        at(ends_s - 1.0)
+        assert left() == (1, 1, True)
+        at(ends_s)
+        assert left() == (0, 0, False)
+
+
+@pytest.mark.parametrize("time", ["2099-01-01 00:00:00", "2099-01-01T00:00:00", "2020-01-01T00:00:00Z"])
+def test_a_scheduled_action_at_no_time_to_come_is_refused(tmp_path: Path, time: str) -> None:
+    template = tmp_path / "wrong.template.json"
+    template.write_text(json.dumps({"Resources": {"End": resource(
+        "AutoScaling::ScheduledAction", AutoScalingGroupName="any", MaxSize=0, StartTime=time)}}))
+    with in_process() as client, pytest.raises(ValueError, match=time):
+        deploy(client, template, "Wrong")
 
 
 def test_a_deletion_can_fail_and_a_cache_can_be_somewhere_else(tmp_path: Path, monkeypatch: Any) -> None:

@@ -53,6 +53,23 @@ def test_a_small_account_degrades(
     assert warm.get("ProvisionedConcurrentExecutions") == provisioned
 
 
+def test_aws_itself_ends_warm_actors_when_the_lifetime_is_over(synthesise: Synthesise, serverless: Assembly) -> None:
+    made = synthesise(actor__provisioned=4)
+    target = made.only("AWS::ApplicationAutoScaling::ScalableTarget")
+    assert (target["ServiceNamespace"], target["ScalableDimension"]) == (
+        "lambda", "lambda:function:ProvisionedConcurrency")
+    assert flat(target["ResourceId"]).startswith("function:")
+    assert flat(target["ResourceId"]).endswith(":live")
+    # Until then, it changes nothing: there is no policy, and its minimum brings back no ended actor.
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 4)
+    (action,) = target["ScheduledActions"]
+    assert action["ScalableTargetAction"] == {"MinCapacity": 0, "MaxCapacity": 0}
+    assert action["Schedule"] == {"Fn::Join": ["", ["at(", {"Fn::Select": [0, {"Fn::Split": [
+        "Z", {"Fn::GetAtt": ["GuardCheck", "EndsAt"]}]}]}, ")"]]}
+    assert not made.resources("AWS::ApplicationAutoScaling::ScalingPolicy")
+    assert not serverless.resources("AWS::ApplicationAutoScaling::ScalableTarget")
+
+
 def test_a_failed_invocation_is_not_repeated_behind_the_learners_back(serverless: Assembly) -> None:
     config = serverless.only("AWS::Lambda::EventInvokeConfig")
     assert (config["MaximumRetryAttempts"], config["MaximumEventAgeInSeconds"]) == (0, 60)

@@ -194,9 +194,9 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
     assert said["no guard"].startswith(
-        f"if the guard fails too, each of 2 launches ends itself after 5.0 hours: ${2 * 5 * burn:.2f} in all, and at "
-        f"most ${2 * 5 * ACTORS:.2f} for actors at work; then ${CACHE + WARM:.3f} an hour for cache and warm "
-        "actors until you stop them")
+        f"if the guard fails too, the instance ends itself, and AWS ends it and the warm actors, after 5.0 hours: "
+        f"${5 * burn:.2f} in all, and at most ${5 * ACTORS:.2f} for actors at work; then ${CACHE:.3f} an hour for the "
+        "cache until you stop it")
     assert said["after that"] == (
         "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them")
     assert said["guard"] == (

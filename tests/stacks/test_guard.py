@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.guard.check import ANSWER_S, CHECK_TYPE, VERSION, VERSION_TYPE
+from runtime.guard.check import ANSWER_S, CHECK_TYPE, LIFETIME_PROPERTY, VERSION, VERSION_TYPE
 from runtime.guard.needs import Needs
 from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
@@ -48,6 +48,7 @@ def test_nothing_of_an_experiment_is_made_before_the_guard_has_said_that_it_guar
     ((name, check),) = each_kind.resources(CHECK_TYPE).items()
     assert flat(check["Properties"].pop("ServiceToken")).startswith(f"<{GUARD}:ExportsOutputFnGetAttGuard")
     needs = Needs.read(check["Properties"])
+    assert float(check["Properties"].pop(LIFETIME_PROPERTY)) > 3600
     assert check["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION, **needs.properties()}
     assert (needs.run, needs.budget_usd, needs.region) == (RUN, "1", "us-east-1")
     assert "DependsOn" not in check

@@ -19,6 +19,7 @@ import yaml
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.config.loading import experiment_from_tree
+from runtime.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
 from stacks.components.learner import BOOT_AWS, BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
 from tests.stacks.conftest import ACTOR_USER, NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
@@ -27,7 +28,7 @@ from tests.stacks.conftest import user_data as rendered_user_data
 FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "container_image",
                             "private_address"}
 BOOT_ONLY = {"BOOT_REGION", "BOOT_DOMAIN", "BOOT_MARKET", "BOOT_FILES_BUCKET", "BOOT_FILES_KEY",
-             "BOOT_LAUNCHES_MAX", "BOOT_LIFETIME_S", "BOOT_LOG_GROUP", "BOOT_IMAGE", "BOOT_GPUS",
+             "BOOT_LAUNCHES_MAX", "BOOT_ENDS_AT", "BOOT_LOG_GROUP", "BOOT_IMAGE", "BOOT_GPUS",
              "BOOT_IMAGE_LIMIT_S", "BOOT_ACTORS_LIMIT_S"}
 ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S", "BOOT_AWS"}
 USER_DATA_BYTES_MAX = 16_384
@@ -174,9 +175,22 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
         "BOOT_REGION": "<AWS::Region>", "BOOT_DOMAIN": "<AWS::URLSuffix>", "BOOT_MARKET": "on_demand",
         "BOOT_FILES_BUCKET": made.learner_key().partition("/")[0],
         "BOOT_FILES_KEY": made.learner_key().partition("/")[2], "BOOT_LAUNCHES_MAX": "3",
-        # One dollar lasts less than the allowed 24 hours.
-        "BOOT_LIFETIME_S": str(round(3600 / expected.floor_usd_per_hour)),
+        "BOOT_ENDS_AT": "<GuardCheck.EndsAt>",
         "BOOT_GPUS": "", "BOOT_IMAGE_LIMIT_S": "450", "BOOT_ACTORS_LIMIT_S": "300"}
+
+
+def test_aws_itself_ends_it_when_its_lifetime_is_over_counted_from_the_stacks_creation(synthesise: Synthesise) -> None:
+    """Neither the guard nor the instance is needed, and no launch follows."""
+    made = synthesise()
+    assert made.only("AWS::AutoScaling::ScheduledAction") == {
+        "AutoScalingGroupName": {"Ref": made.name("AWS::AutoScaling::AutoScalingGroup")},
+        "StartTime": {"Fn::GetAtt": ["GuardCheck", "EndsAt"]}, "MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
+    experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind="serverless")), source="")
+    expected = expected_cost(experiment.resolved(is_deployed=True))
+    # One dollar lasts less than the allowed 24 hours.
+    check = made.only(CHECK_TYPE)
+    assert check[LIFETIME_PROPERTY] == f"{3600 / expected.floor_usd_per_hour:.0f}"
+    assert "GuardCheck" in made.resources(CHECK_TYPE)
 
 
 def test_the_boot_script_follows_letter_for_letter_without_comments(serverless: Assembly) -> None:

@@ -436,9 +436,9 @@ def _check_container(machine: Machine) -> None:
 
 def _check_lifetime(machine: Machine, folder: Path) -> None:
     timer = _unit(folder / "nitro-lifetime.timer")
-    lifetime = datetime.timedelta(seconds=int(machine.stack.told("BOOT_LIFETIME_S")))
-    ends = datetime.datetime.strptime(timer["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=datetime.UTC)
-    assert int(machine.made_at_s) <= (ends - lifetime).timestamp() <= time.time()
+    ends, told = (datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC) for text, form in (
+        (timer["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC"), (machine.stack.told("BOOT_ENDS_AT"), "%Y-%m-%dT%H:%M:%SZ")))
+    assert ends == told, "whenever this instance was launched"
     assert (timer["Persistent"], timer["WantedBy"]) == ("true", "timers.target")
 
 
@@ -715,6 +715,19 @@ def test_a_lifetime_that_is_over_ends_an_instance_that_does_not_know_itself(mach
     assert (step, report["message"], report["instance_id"]) == ("give-up", "its lifetime is over", None)
     assert "metadatum instance-id" in report["log"]
     assert machine.calls("aws cloudformation SignalResource")[-1].endswith("UniqueId=unknown")
+
+
+def test_an_instance_that_is_launched_when_the_lifetime_is_over_ends_at_once(machine: Machine) -> None:
+    script = machine.root / "late.sh"
+    text = machine.stack.user_data
+    told = machine.stack.told("BOOT_ENDS_AT")
+    script.write_text(text.replace(told, "2026-01-01T00:00:00Z"))
+    assert script.read_text() != text
+    machine.boot(script=script)
+    timer = _unit(machine.root / "etc/systemd/system/nitro-lifetime.timer")
+    ends = datetime.datetime.strptime(timer["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=datetime.UTC)
+    # systemd would not start a timer in the past.
+    assert machine.made_at_s < ends.timestamp() <= time.time() + 31.0
 
 
 @pytest.mark.parametrize("phase", ["image", "first actors"])

@@ -28,7 +28,8 @@ from tests.stacks.iam.policies import Request, is_allowed, read_statement
 
 NOT_TAGGABLE = {
     "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::LaunchTemplate", "AWS::CloudWatch::Dashboard",
-    "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress", "AWS::IAM::InstanceProfile", "AWS::IAM::Policy",
+    "AWS::AutoScaling::ScheduledAction", "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress",
+    "AWS::IAM::InstanceProfile", "AWS::IAM::Policy",
     "AWS::Lambda::Alias", "AWS::Lambda::EventInvokeConfig", "AWS::Lambda::Version", CHECK_TYPE,
 }
 """Types that CloudFormation or the CDK does not tag. The first two are tagged in another form."""
@@ -93,8 +94,8 @@ def test_nothing_but_logs_outlives_the_stack_and_they_empty_themselves(each_kind
         assert "LogGroupName" not in resource["Properties"], "the next deployment would meet it"
 
 
-COMMON = {"AWS::AutoScaling::AutoScalingGroup": 1, "AWS::EC2::LaunchTemplate": 1, "AWS::CloudWatch::Dashboard": 1,
-          CHECK_TYPE: 1}
+COMMON = {"AWS::AutoScaling::AutoScalingGroup": 1, "AWS::AutoScaling::ScheduledAction": 1,
+          "AWS::EC2::LaunchTemplate": 1, "AWS::CloudWatch::Dashboard": 1, CHECK_TYPE: 1}
 
 
 def test_it_holds_nothing_but_what_it_is_known_to_hold(each_kind: Assembly) -> None:

@@ -33,6 +33,7 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import cache
@@ -86,7 +87,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
 from runtime.aws.limits import UNRESERVABLE_CONCURRENCY
-from runtime.guard.check import CHECK_TYPE, START_TYPE
+from runtime.guard.check import CHECK_TYPE, ENDS_AT, START_TYPE
 from tests.simulators.aws import quick_moto  # noqa: F401
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.rehearsal.clock import Clock
@@ -217,7 +218,17 @@ def _typed(value: Any, shape: Shape) -> Any:
         return {name: _typed(member, shape.value) for name, member in value.items()}
     if shape.type_name == "boolean":
         return value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
-    return {"integer": int, "long": int, "float": float, "double": float, "string": str}[shape.type_name](value)
+    return {"integer": int, "long": int, "float": float, "double": float, "string": str, "timestamp": _moment}[
+        shape.type_name](value)
+
+
+def _moment(text: str) -> datetime.datetime:
+    """Reads a time as CloudFormation's documentation of AWS::AutoScaling::ScheduledAction writes it.
+
+    Raises:
+        ValueError: It is not of that form.
+    """
+    return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
 
 
 def _without(properties: Values, *names: str) -> dict[str, Any]:
@@ -531,8 +542,14 @@ def _make_custom(
     own function is served once its stack exists.
     """
     made = cls(region_name, "", known["LogicalId"], resource_name)
-    made.set_data({})
+    made.set_data(_CUSTOM_DATA.get(known["LogicalId"], {}) if os.environ.get("MOTO_LAMBDA_ENDPOINT") else _UNASKED)
     return made
+
+
+_CUSTOM_DATA: dict[str, Values] = {}
+"""The last answers of custom resources' functions, by logical id."""
+_UNASKED = {ENDS_AT: "2099-01-01T00:00:00Z"}
+"""The attributes of a custom resource whose function is not there to be asked."""
 
 
 def _refusal(stack: Stack, name: str, resource: Values) -> str:
@@ -552,6 +569,7 @@ def _refusal(stack: Stack, name: str, resource: Values) -> str:
             return f"CloudFormation did not receive a response from your Custom Resource: {done['Payload'].read()!r}"
         if any(place.answer[key] != request[key] for key in ("StackId", "RequestId", "LogicalResourceId")):
             raise ValueError(f"the answer is another request's: {place.answer}")
+    _CUSTOM_DATA[name] = place.answer.get("Data", {})
     return place.answer["Reason"] if place.answer["Status"] == "FAILED" else ""
 
 
@@ -658,6 +676,85 @@ class AutoScalingGroup(_Resource, CloudFormationModel):
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
         call("DeleteAutoScalingGroup", {"AutoScalingGroupName": physical_id, "ForceDelete": True})
+
+
+_SCHEDULED: dict[str, tuple[float, Callable[[], Any]]] = {}
+"""What is to be done once, and when in seconds since 1970, by the physical id of a resource that has a schedule."""
+
+
+def _schedule(physical_id: str, at: str, act: Callable[[], Any]) -> None:
+    """Plans an action; only with a clock is it carried out.
+
+    Raises:
+        ValueError: That is not a time, or it is in the past.
+    """
+    at_s = _moment(at).timestamp()
+    if at_s <= (time.time() if (now_s := _clock_s()) is None else now_s):
+        raise ValueError(f"{physical_id}: {at} is in the past")
+    _SCHEDULED[physical_id] = at_s, act
+
+
+def _do_what_is_due() -> None:
+    now_s = _clock_s()
+    for physical_id, (at_s, act) in list(_SCHEDULED.items()):
+        if now_s is not None and at_s <= now_s:
+            del _SCHEDULED[physical_id]
+            act()
+
+
+class ScheduledAction(_Resource, CloudFormationModel):
+    """Replaces moto's, which takes a time for text."""
+
+    TYPE, SERVICE = "AWS::AutoScaling::ScheduledAction", "autoscaling"
+
+    @staticmethod
+    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        call("PutScheduledUpdateGroupAction", {**properties, "ScheduledActionName": name})
+        physical_id = f"{properties['AutoScalingGroupName']}|{name}"
+        _schedule(physical_id, properties["StartTime"], lambda: call(
+            "UpdateAutoScalingGroup", _without(properties, "StartTime")))
+        return physical_id, {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        group, _, name = physical_id.partition("|")
+        _SCHEDULED.pop(physical_id, None)
+        call("DeleteScheduledAction", {"AutoScalingGroupName": group, "ScheduledActionName": name})
+
+
+class ScalableTarget(_Resource, CloudFormationModel):
+    """A target of Application Auto Scaling: here the warm actors of an alias, which must exist."""
+
+    TYPE, SERVICE = "AWS::ApplicationAutoScaling::ScalableTarget", "application-autoscaling"
+    _AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
+    """API Reference, PutScheduledAction, Schedule."""
+
+    @classmethod
+    def make(cls, call: Call, name: str, properties: Values) -> tuple[str, Values]:
+        kind, function, alias = properties["ResourceId"].split(":")
+        if kind != "function":
+            raise ValueError(f"ResourceId = {properties['ResourceId']} is not function:NAME:ALIAS")
+        functions, warm = _caller("lambda", REGION), {"FunctionName": function, "Qualifier": alias}
+        functions("GetAlias", {"FunctionName": function, "Name": alias})
+        which = {key: properties[key] for key in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
+        call("RegisterScalableTarget", {**_without(properties, "ScheduledActions"), "Tags": {
+            tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}})
+        physical_id = "|".join(properties[key] for key in ("ResourceId", "ScalableDimension", "ServiceNamespace"))
+        for action in properties.get("ScheduledActions", []):
+            call("PutScheduledAction", {**which, **action})
+            found = cls._AT.fullmatch(action["Schedule"])
+            if found is None or action["ScalableTargetAction"] != {"MinCapacity": 0, "MaxCapacity": 0}:
+                raise ValueError(f"this simulator ends all warm actors at a time, and does not know {action}")
+            _schedule(physical_id, f"{found[1]}Z", lambda: _forgiving(
+                lambda: functions("DeleteProvisionedConcurrencyConfig", warm)))
+        return physical_id, {}
+
+    @staticmethod
+    def remove(call: Call, physical_id: str) -> None:
+        resource, dimension, namespace = physical_id.split("|")
+        _SCHEDULED.pop(physical_id, None)
+        call("DeregisterScalableTarget", {
+            "ResourceId": resource, "ScalableDimension": dimension, "ServiceNamespace": namespace})
 
 
 class Alarm(_Resource, CloudFormationModel):
@@ -1141,6 +1238,7 @@ def _is_there(function: Function) -> bool:
 def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
     """Works like moto, after doing what is due by now."""
     _release_interfaces(ec2_backends[backend.account_id][backend.region_name])
+    _do_what_is_due()
     for stack in list(backend.stacks.values()):
         given_up_at_s, reason = getattr(stack, "given_up", (math.inf, ""))
         if stack.status == "DELETE_IN_PROGRESS":
