@@ -1,30 +1,74 @@
-"""Draws docs/pictures/deployment.png: ``python docs/pictures/make_deployment.py``."""
+"""Draws the templates of experiments/nitro.yaml: ``python docs/pictures/make_deployment.py``."""
 
 from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, WHITE, arrow, box, canvas, label, line, save
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from runtime.config.instances import has_gpu  # noqa: E402
+from stacks.assembly import make_app  # noqa: E402
+
+FILE = ROOT / "experiments" / "nitro.yaml"
 SHARED, EXPERIMENT = "#8a7f66", "#2f5f8f"
 
 
-def draw() -> plt.Figure:
-    figure, axes = canvas(114, 66)
+def synthesised() -> dict[str, dict[str, Any]]:
+    """Returns the resources of each stack of the experiment, by the stack's name."""
+    settings = json.loads((ROOT / "cdk.json").read_text())["context"]
+    folder = Path(make_app({**settings, "experiment": str(FILE)}).synth().directory)
+    return {path.name.partition(".")[0]: json.loads(path.read_text())["Resources"]
+            for path in folder.glob("*.template.json")}
+
+
+def only(resources: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Returns the properties of a stack's single resource of that type."""
+    (found,) = [one for one in resources.values() if one["Type"] == kind]
+    return dict(found["Properties"])
+
+
+def draw(stacks: dict[str, dict[str, Any]]) -> plt.Figure:
+    """Draws what the templates have: names, sizes and numbers come from them.
+
+    Args:
+        stacks: Resources by the stack's name.
+    """
+    own, guard = stacks["Nitro-nitro"], stacks["NitroGuard"]
+    group, cache = only(own, "AWS::AutoScaling::AutoScalingGroup"), only(own, "AWS::ElastiCache::ServerlessCache")
+    actor = only(own, "AWS::Lambda::Function")
+    warm = only(own, "AWS::Lambda::Alias")["ProvisionedConcurrencyConfig"]["ProvisionedConcurrentExecutions"]
+    types = [one["InstanceType"] for one in group["MixedInstancesPolicy"]["LaunchTemplate"]["Overrides"]]
+    kind = "a GPU" if all(map(has_gpu, types)) else "no GPU"
+    machine = f"EC2 with {kind},\n" + " or\n".join(types)
+    engine = cache["Engine"].title()
+    looks = only(guard, "AWS::Events::Rule")["ScheduleExpression"].removeprefix("rate(1 ").removesuffix(")")
+    only(guard, "AWS::DynamoDB::Table")
+    only(stacks["NitroResults"], "AWS::S3::Bucket")
+    figure, axes = canvas(114, 70)
+    axes.text(57, 67, f"experiments/nitro.yaml, deployed: Nitro-nitro has {len(own)} resources", fontsize=11,
+              ha="center")
     box(axes, 29, 2, 56, 61, "", SAND, edge=EDGE)
     axes.text(31, 60, "NitroNetwork: one VPC, no NAT, for all experiments", fontsize=10, color=SHARED)
     for y, height, name in ((36, 21, "public subnets: out, never in"), (5, 25, "isolated subnets: no way out")):
         box(axes, 31, y, 52, height, "", WHITE, edge="#cfc7b3")
         axes.text(57.3, y + height - 1.6, name, fontsize=9, color=SHARED, ha="center")
 
-    box(axes, 33, 37.5, 20, 15, "Learner\nEC2 instance,\ngroup of at most 1", BLUE)
-    box(axes, 33, 7, 20, 15, "Trajectory cache\nElastiCache, TLS,\nIAM tokens", GREEN)
+    box(axes, 33, 37.5, 20, 15, f"Learner\n{machine}", BLUE)
+    box(axes, 33, 7, 20, 15, f"Trajectory cache\nElastiCache\nServerless: {engine},\nTLS, IAM tokens", GREEN)
     for offset in (1.6, 0.8):
         box(axes, 63 + offset, 7 + offset, 17, 15, "", WHITE)
-    box(axes, 63, 7, 17, 15, "Actors\nLambda,\nfrom one image", WHITE)
-    box(axes, 1, 37.5, 15, 15, "Results\nbucket; outlives\nthe deployment", ORANGE)
+    box(axes, 63, 7, 17, 15, f"Actors\nLambda, {warm} warm,\n{actor['MemorySize']:,} MiB each,\nfrom one image", WHITE)
+    box(axes, 1, 37.5, 15, 15, "Results\nS3 bucket;\noutlives the\ndeployment", ORANGE)
     box(axes, 98, 43, 15, 13, "CloudWatch\ndashboard,\nlogs, alarms", BLUE)
     box(axes, 98, 24, 15, 13, "Ledger\nDynamoDB:\ndollars and\nteardowns", ORANGE)
-    box(axes, 98, 5, 15, 13, "Guard\nLambda, looks\nevery minute", ORANGE)
+    box(axes, 98, 5, 15, 13, f"Guard\nLambda, looks\nevery {looks}", ORANGE)
 
     arrow(axes, (32.4, 45), (16.7, 45), "rows,\ncheckpoint,\nledger", (22.5, 50.2))
     arrow(axes, (53.6, 50), (97.4, 50), "return, R, actors, dollars", (69, 51.8))
@@ -47,4 +91,4 @@ def draw() -> plt.Figure:
 
 
 if __name__ == "__main__":
-    save(draw(), "deployment")
+    save(draw(synthesised()), "deployment")
