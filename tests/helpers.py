@@ -29,7 +29,7 @@ environment: {id: Hopper-v5}
 algorithm: {kind: ppo, ppo: {epochs: 2, minibatch_steps: 128}}
 detector: {subset_size: 128, lanczos_steps: 6}
 scaler: {kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.95}
-actor: {fragment_steps: 64, timeout_s: 300, provisioned: 0}
+actor: {fragment_steps: 64, timeout_s: 200, provisioned: 0}
 learner: {device: cpu, threads: 1}
 fleet: {processes: 2}
 budget: {usd: 1.0}

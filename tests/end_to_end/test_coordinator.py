@@ -29,7 +29,7 @@ from tests.simulators.aws.lambda_endpoint import why_unlimited
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION
 
 TEXT = SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ").replace(
-    "fleet: {processes: 2}", "cache: {kind: none}").replace("timeout_s: 300", "timeout_s: 30")
+    "fleet: {processes: 2}", "cache: {kind: none}").replace("timeout_s: 200", "timeout_s: 30")
 DEFAULTS = LearnerFunctionSection()
 ONE_LEARNER = ("kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
                "truncation: null}")

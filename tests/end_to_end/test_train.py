@@ -235,7 +235,7 @@ def test_the_resolved_tree_is_printed_and_stored(reference: Path, experiment: Pa
     stored = (tmp_path / "run" / "config.yaml").read_text()
     assert stored.strip() in finished.stdout
     assert "resumed: no finished round is there: begun anew" in finished.stdout
-    assert yaml.safe_load(stored)["fleet"]["round_deadline_s"] == 600
+    assert yaml.safe_load(stored)["fleet"]["round_deadline_s"] == 400
 
 
 def test_a_directory_that_holds_a_run_is_refused(reference: Path, experiment: Path) -> None:

@@ -56,7 +56,7 @@ def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Pat
 
 @pytest.mark.parametrize(("file", "environment", "algorithm", "network", "preprocessing"), [
     ("hopper.yaml", "CartPole-v1", "impala", "mlp", "none"),
-    ("hopper.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
+    ("hopper-fixed.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
     ("paper/space_invaders-impact.yaml", "GravitarNoFrameskip-v4", "ppo", "conv", "atari"),
     ("paper/walker2d-impact.yaml", "Humanoid-v5", "ppo", "mlp", "none"),
     ("paper/hopper-ppo.yaml", "SpaceInvadersNoFrameskip-v4", "impala", "conv", "atari"),
