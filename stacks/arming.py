@@ -13,6 +13,8 @@ from runtime.guard.check import VERSION, replacement_refusal
 from runtime.guard.times import INTERVAL_S
 from runtime.names import GUARD_STACK, VERSION_OUTPUT
 
+_PENDING = "PendingConfirmation"
+
 
 def check_version(client: Client) -> None:
     """Checks that this checkout would not replace the guard with an older version.
@@ -82,11 +84,31 @@ def _look(client: Client, function: str) -> list[dict[str, Any]]:
         raise AccountError(f"the guard does not work, so nothing was deployed: {text[:500]}") from None
 
 
+def check_mail(client: Client) -> None:
+    """Checks that somebody gets the guard's reports and alarms. Whoever has yet to confirm counts, too.
+
+    Raises:
+        AccountError: Nobody does.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
+    topic = outputs_of(stack).get("ReportsTopic") if stack else None
+    if topic is None or not ask(lambda: _subscriptions(client, topic)):
+        raise AccountError("nobody gets mail from the guard, such as that it does not watch. Nothing was deployed; "
+                           "allowed: --mail YOU@EXAMPLE.ORG, or --no-mail if nobody should get any")
+
+
 def _reports(client: Client, topic: str) -> str:
     try:
-        subscribed = client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        subscribed = _subscriptions(client, topic)
     except ClientError as error:
         return f"go to {topic}; its subscribers could not be listed: {code_of(error)}"
-    if subscribed:
-        return f"go to {', '.join(one['Endpoint'] for one in subscribed)}"
-    return "have no subscriber yet: --mail YOU@EXAMPLE.ORG subscribes you"
+    if not subscribed:
+        return "have no subscriber: --mail YOU@EXAMPLE.ORG subscribes you"
+    return "go to " + ", ".join(
+        one["Endpoint"] + (" when AWS' mail to it is confirmed" if one["SubscriptionArn"] == _PENDING else "")
+        for one in subscribed)
+
+
+def _subscriptions(client: Client, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    return found

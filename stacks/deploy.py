@@ -37,7 +37,7 @@ from runtime.names import MAIL_STACK, SHARED_STACKS
 from runtime.operations.quotas import Account, read_account
 from runtime.ports.money import LEARNER, PriceTable
 from runtime.training.preflight import smallest_budget_usd, try_experiment
-from stacks.arming import check_guard, check_version
+from stacks.arming import check_guard, check_mail, check_version
 from stacks.building import check_tools
 from stacks.cdk import TEMPLATES, bootstrap_qualifier, context_value, run_cdk, synthesise
 from stacks.mail import checked_address
@@ -95,6 +95,8 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         identify(session)
         _tell({"remark": check_tools(plan)})
         check_version(clients(session))
+        if options.mail is None and not options.no_mail:
+            check_mail(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
         account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more),
                                has_disk_key=context_value(more, "ebs_key") is not None)
@@ -477,7 +479,7 @@ def _rounded_up(usd: float) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stacks.deploy",
-        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS] [--prices FILE] [--dated-prices] "
+        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS | --no-mail] [--prices FILE] [--dated-prices] "
               "[--yes | --synth-only] [-- ARGUMENT ...]",
         description="Deploy one experiment to AWS.", epilog="Arguments after -- go to the CDK's command line.")
     parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
@@ -488,8 +490,10 @@ def _parser() -> argparse.ArgumentParser:
                         f"{ELSEWHERE:g} in another region)")
     parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and use "
                         "those prices (default: ask it)")
-    parser.add_argument("--mail", metavar="ADDRESS", help="let AWS send the guard's reports and all alarms to this "
-                        "address")
+    mail = parser.add_mutually_exclusive_group()
+    mail.add_argument("--mail", metavar="ADDRESS", help="let AWS send the guard's reports and all alarms to this "
+                      "address; one of the two is needed until somebody is subscribed")
+    mail.add_argument("--no-mail", action="store_true", help="let nobody know")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
     how.add_argument("--synth-only", action="store_true",

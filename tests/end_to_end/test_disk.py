@@ -99,7 +99,7 @@ class Deployed(Here):
     """AWS as a backend with an in-memory bucket and no guard."""
 
     cost_basis, rounds_begun = "metered", 0
-    heartbeat = SimpleNamespace(order_reason="", promise=lambda *_, **__: None, trains=lambda: None,
+    heartbeat = SimpleNamespace(order_reason="", guard_problem="", promise=lambda *_, **__: None, trains=lambda: None,
                                 pauses=lambda: None)
     metrics = SimpleNamespace(round_finished=lambda row: None, flush=lambda: None)
 

@@ -34,7 +34,7 @@ from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S, S
 from runtime.guard.watch import Guard, ReplacementError
 from runtime.operations.stop import take_down
 from stacks import arming
-from stacks.arming import check_guard, check_version
+from stacks.arming import check_guard, check_mail, check_version
 from stacks.assembly import make_app
 from stacks.components.learner import GROUP_LOGICAL_ID
 from stacks.guard import TIMEOUT_S
@@ -915,11 +915,27 @@ def test_a_guard_that_works_is_armed(account: Account) -> None:
     found = check_guard(account.client, "Nitro-hopper")
     assert found["guard"].startswith("armed: ")
     assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
-    assert found["reports"].startswith("have no subscriber yet: --mail ")
+    assert found["reports"].startswith("have no subscriber: --mail ")
+    with pytest.raises(AccountError, match="^nobody gets mail from the guard, .*; allowed: --mail YOU@EXAMPLE.ORG, or"):
+        check_mail(account.client)
     assert account.invoked == [b'{"rehearse": true}']
     client_of("sns").subscribe(TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org")
     account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
     assert check_guard(account.client, "Nitro-hopper")["reports"] == "go to me@x.org"
+    check_mail(account.client)
+
+
+def test_who_has_yet_to_confirm_is_told(account: Account) -> None:
+    """moto confirms everybody."""
+    topic = SimpleNamespace(list_subscriptions_by_topic=lambda TopicArn: {"Subscriptions": [
+        {"Endpoint": "me@x.org", "SubscriptionArn": "PendingConfirmation"}]})
+
+    def client(service: str) -> Any:
+        return topic if service == "sns" else account.client(service)
+
+    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
+    assert check_guard(client, "Nitro-hopper")["reports"] == "go to me@x.org when AWS' mail to it is confirmed"
+    check_mail(client)
 
 
 def test_only_trouble_with_the_own_stack_stops_a_deployment(account: Account) -> None:

@@ -64,6 +64,7 @@ class Cdk:
         self.calls: list[tuple[list[str], str | None]] = []
         self.asked: list[tuple[str | None, str]] = []
         self.codes = [0, 0]
+        self.subscribed = True
         self.interrupted_call = 0
         self.concurrency = 1000
         self.problem: Exception | None = None
@@ -99,6 +100,11 @@ class Cdk:
         assert len(self.calls) % 2 == 0, "before anything is replaced"
         if self.version_problem:
             raise self.version_problem
+
+    def check_mail(self, client: Any) -> None:
+        assert len(self.calls) % 2 == 0, "before anything is made"
+        if not self.subscribed:
+            raise AccountError("nobody gets mail")
 
     def check_guard(self, client: Any, own: str) -> dict[str, str]:
         assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
@@ -140,8 +146,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     monkeypatch.setattr(deploy, "try_experiment", try_once)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
-    for name in ("read_account", "choose_prices", "check_guard", "check_version", "find_ledger", "find_stack",
-                 "make_service_roles"):
+    for name in ("read_account", "choose_prices", "check_guard", "check_mail", "check_version", "find_ledger",
+                 "find_stack", "make_service_roles"):
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
@@ -288,6 +294,17 @@ def test_mail_is_made_with_the_shared_stacks_before_the_experiment(aws: Cdk, fil
     assert shared[1:5] == ["NitroResults", "NitroNetwork", "NitroGuard", "NitroMail"]
     assert own[1] == "Nitro-hopper"
     assert all("mail=me@x.org" in call[0] for call in aws.calls)
+
+
+def test_somebody_hears_of_the_guard_or_the_contrary_is_said(
+        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.subscribed = False
+    assert deploy.main([str(file), "--yes"]) == 2
+    assert (capsys.readouterr().err, aws.calls, aws.asked) == ("error: nobody gets mail\n", [], [])
+    for words in (["--no-mail"], ["--mail", "me@x.org"]):
+        aws.calls.clear()
+        assert deploy.main([str(file), "--yes", *words]) == 0
+        assert any("NitroMail" in call for call, _ in aws.calls) == (words[0] == "--mail")
 
 
 def test_what_is_no_address_is_told_before_anything_is_asked(
@@ -926,7 +943,7 @@ def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--help"], "[--mail ADDRESS] [--prices FILE] [--dated-prices]"),
+    (["--help"], "[--mail ADDRESS | --no-mail]"),
     ([], "EXPERIMENT.yaml"),
     (["a.yaml", "b.yaml"], "b.yaml"),
     (["a.yaml", "--synth-only", "--", "-v"], "--synth-only")])

@@ -14,7 +14,7 @@ from lambda_actor.cache import TrajectoryCache, stop_digest
 from lambda_actor.errors import ActorError
 from runtime.aws.clients import clients, environment_session
 from runtime.backends.aws.deployment import Deployment
-from runtime.backends.aws.heartbeat import Heartbeat
+from runtime.backends.aws.heartbeat import Heartbeat, check_guard
 from runtime.backends.aws.keeping import AwsKeeping
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket
@@ -23,7 +23,7 @@ from runtime.backends.cache_server import LearnerServer
 from runtime.backends.this_machine import Actors, actors_here
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
-from runtime.errors import ExperimentError, GuardError
+from runtime.errors import ExperimentError
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.lambda_settings import LambdaSettings
 from runtime.guard.ledger import Entry, Ledger
@@ -34,9 +34,6 @@ from runtime.ports.run import RunContext, Supplies
 from runtime.records import layout
 from runtime.records.layout import RunFiles
 from runtime.training.costs import make_cost_model
-
-GUARD_SILENT_S = 1800.0
-"""Seconds since the guard's last check after which a learner does not start."""
 
 
 class AwsBackend:
@@ -220,23 +217,6 @@ class AwsBackend:
                            f"in {deployment.container_image}",
                 "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
                 "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"}
-
-
-def check_guard(ledger: Ledger, now_s: float) -> None:
-    """Checks that the guard has looked recently.
-
-    Args:
-        ledger: Where the guard records that.
-        now_s: Seconds since 1970.
-
-    Raises:
-        GuardError: It has not.
-    """
-    looked_at_s = ledger.last_tick_s()
-    if looked_at_s is None or now_s - looked_at_s > GUARD_SILENT_S:
-        since = "never looked" if looked_at_s is None else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"
-        raise GuardError(f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
-                         "log of the stack NitroGuard")
 
 
 def _end_this_process() -> None:

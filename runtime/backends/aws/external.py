@@ -14,9 +14,8 @@ from typing import Any
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import clients
-from runtime.backends.aws.backend import check_guard
 from runtime.backends.aws.deployment import Deployment
-from runtime.backends.aws.heartbeat import Heartbeat
+from runtime.backends.aws.heartbeat import Heartbeat, check_guard
 from runtime.backends.aws.log import LOG
 from runtime.backends.aws.pool_stack import FoundPool
 from runtime.backends.cache import NO_CACHE, actor_event, without_cache

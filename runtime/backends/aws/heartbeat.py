@@ -1,4 +1,4 @@
-"""Writes a deployed learner's costs, reservations and heartbeat to the ledger."""
+"""Writes a deployed learner's costs, reservations and heartbeat to the ledger, and looks whether the guard watches."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections.abc import Callable, Mapping
 
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import LOG
+from runtime.errors import GuardError
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
 from runtime.guard.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
 """Time from a learner's start to its first promise, for downloads and loading libraries."""
+GUARD_SILENT_S = 1800.0
+"""Seconds since the guard's last check after which a learner does not start, and one that trains says so."""
+GUARD_LOOK_S = 600.0
+"""Seconds between a training learner's looks at the guard."""
 _POLL_S = 0.25
 
 
@@ -21,6 +26,13 @@ class Heartbeat:
 
     Each promise has a time by which the next one is due; after that, the thread goes silent. So a hung learner is not
     mistaken for a working one.
+
+    The thread also logs when the guard falls silent. The learner then trains on: its budget and the end of its lifetime
+    hold without the guard, and ending it would not end a cache, which only the guard takes down.
+
+    Attributes:
+        order_reason: Why the deployment is taken down; empty if it is not.
+        guard_problem: That the guard is silent, for people; empty while it watches.
     """
 
     def __init__(
@@ -37,11 +49,11 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._values: dict[str, str | float] = {}
         self._due_s = 0.0
-        self._beat_at_s = 0.0
+        self._beat_at_s = self._looked_at_s = 0.0
         self._lost: LostRunError | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self.order_reason = ""
+        self.order_reason = self.guard_problem = ""
 
     def take_over(self) -> Entry:
         """Takes the run over from any earlier learner, and returns the ledger's entry.
@@ -62,6 +74,7 @@ class Heartbeat:
             stop_event: Event for the actor function that makes actors give up.
         """
         self._values["stop_event"] = stop_event
+        self._looked_at_s = self._now()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -111,6 +124,8 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         while not self._closing.wait(_POLL_S):
+            if self._now() - self._looked_at_s >= GUARD_LOOK_S:
+                self._look_at_guard()
             if not self._beat_at_s + HEARTBEAT_S <= self._now() <= self._due_s:
                 continue
             try:
@@ -123,6 +138,20 @@ class Heartbeat:
                 LOG.warning("heartbeat: %s", error)
                 self._beat_at_s = self._now()
 
+    def _look_at_guard(self) -> None:
+        self._looked_at_s = self._now()
+        try:
+            check_guard(self._ledger, self._looked_at_s)
+            problem = ""
+        except GuardError as error:
+            problem = f"{error}. The run goes on within its budget"
+        except LedgerError as error:
+            LOG.warning("whether the guard watches is not known: %s", error)
+            return
+        if bool(problem) != bool(self.guard_problem):
+            LOG.warning("%s", problem or "the guard looks again")
+        self.guard_problem = problem
+
     def _write(self) -> None:
         with self._lock:
             now_s = self._now()
@@ -133,3 +162,20 @@ class Heartbeat:
         if order is not None and not self.order_reason:
             self.order_reason = order.reason
             self._ended()
+
+
+def check_guard(ledger: Ledger, now_s: float) -> None:
+    """Checks that the guard has looked recently.
+
+    Args:
+        ledger: Where the guard records that.
+        now_s: Seconds since 1970.
+
+    Raises:
+        GuardError: It has not.
+    """
+    looked_at_s = ledger.last_tick_s()
+    if looked_at_s is None or now_s - looked_at_s > GUARD_SILENT_S:
+        since = "never looked" if looked_at_s is None else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"
+        raise GuardError(f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
+                         "log of the stack NitroGuard")

@@ -48,7 +48,7 @@ class AwsKeeping(Keeping):
         self._meter, self._events, self._spent_usd, self._now = meter, events, spent_usd, now
         self._budget_usd = experiment.budget.usd
         self._actor_s = experiment.actor.timeout_s + INIT_SECONDS_MAX
-        self._is_announced = False
+        self._is_announced = self._is_unguarded = False
 
     def spent_usd(self) -> float:
         """Returns the costs in the guard's ledger when the run was taken over."""
@@ -88,9 +88,17 @@ class AwsKeeping(Keeping):
             # Rounds since the last upload remain in the directory, and are uploaded with the next one.
             self._events.append("upload_postponed", error=str(error))
         self._metrics.round_finished(row)
+        self._tell_of_guard(self._heartbeat.guard_problem)
         if not self._is_announced:
             # Otherwise the stack would roll back a training learner.
             self._is_announced = self._announce()
+
+    def _tell_of_guard(self, problem: str) -> None:
+        if problem and not self._is_unguarded:
+            self._events.append("guard_silent", error=problem)
+        elif self._is_unguarded and not problem:
+            self._events.append("guard_looks")
+        self._is_unguarded = bool(problem)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Uploads all changes, and an event with the guard's reason if the guard ends the run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter
 from runtime.cost.prices import PRICES
 from runtime.ports.money import ACTOR, Work
+from runtime.records.rows import RoundRow
 from tests.helpers import cost_model
 
 NOW_S = 1e9
@@ -47,3 +48,18 @@ def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
     usd = meter.close_round(actors_started=3, seconds=0.0).round_cost_usd
     assert usd == pytest.approx(len(uploads) * 1.25 * PRICES.put_usd)
     assert meter.spent_usd == pytest.approx(usd)
+
+
+def test_a_silent_guard_is_an_event_and_so_is_one_that_looks_again() -> None:
+    experiment = experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
+                                      ).resolved(is_deployed=True)
+    heartbeat = SimpleNamespace(guard_problem="")
+    events: list[tuple[str, dict[str, str]]] = []
+    quiet = SimpleNamespace(round_finished=lambda *_: None)
+    parts: Any = {"results": quiet, "announce": lambda: True, "metrics": quiet, "heartbeat": heartbeat, "meter": None,
+                  "events": SimpleNamespace(append=lambda kind, **fields: events.append((kind, fields)))}
+    keeping, row = AwsKeeping(experiment, spent_usd=0.0, now=lambda: NOW_S, **parts), cast("RoundRow", None)
+    for problem in ("", "it is silent", "it is silent still", "", ""):
+        heartbeat.guard_problem = problem
+        keeping.on_round_end(row)
+    assert events == [("guard_silent", {"error": "it is silent"}), ("guard_looks", {})]

@@ -218,7 +218,7 @@ class Rehearsal:
         """
         self.account.clock.set_rate(1.0)
         self._share(self.account.synthesise(name, text))
-        self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS=--yes")
+        self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS='--yes --no-mail'")
         code, printed = self.typed_deploy(name, text)
         words = next((shlex.split(line) for line in printed.splitlines() if (
             line.startswith(f"cdk deploy Nitro-{name} "))), [])
@@ -234,7 +234,8 @@ class Rehearsal:
 
     def typed_deploy(self, name: str, text: str) -> tuple[int, str]:
         """Runs the command behind `make deploy` in the account; returns its exit code and output."""
-        return self.typed("deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes")
+        return self.typed("deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes",
+                          "--no-mail")
 
     def typed(self, *words: str) -> tuple[int, str]:
         """Runs a typed command to its end; returns its exit code and output."""
