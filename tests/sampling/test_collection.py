@@ -550,6 +550,9 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
     assert figures[0, 0] == (2.0, 0.25, WEIGHTS_BYTES + 500)
     assert figures[0, 1] == (1.0, 0.5, WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
     assert figures[1, 0][2] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
+    # Of these, only trajectories leave AWS, if the trainer is elsewhere.
+    assert round_.meter.answers_bytes == {
+        (0, 0): 0, (0, 1): sizes[round_.ids(0)[1]], (1, 0): sizes[round_.ids(1)[0]]}
     # Slots are provisioned here, so nothing starts cold.
     assert collected.slot_s == {0: 3.0, 1: 1.0}
     assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
