@@ -81,7 +81,10 @@ def answer(
             seen = _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
             _wait_until_armed(last_tick_s, now, until_s, pause_s, sleep)
             if event["RequestType"] == "Update":
-                replace_run(event["StackId"], *_runs(event), until_s=until_s)
+                old, new = _runs(event)
+                replace_run(event["StackId"], old, new, until_s=until_s)
+                # The lifetime of another run begins now.
+                seen = seen if old == new else {"created_at_s": now()}
             told = _ends_at(event["ResourceProperties"], seen)
     except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]

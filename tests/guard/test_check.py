@@ -288,6 +288,13 @@ def test_an_update_from_a_checkout_that_told_no_run_replaces_none(formation: For
     assert formation.replaced == [(STACK, "one/one", "one/one")]
 
 
+@pytest.mark.parametrize(("old", "ends_at"), [("old", "1970-01-12T15:46:40Z"), ("one", "1970-01-12T15:46:20Z")])
+def test_the_lifetime_of_another_run_begins_with_its_update(formation: Formation, old: str, ends_at: str) -> None:
+    formation.needs = {**NEEDS.properties(), LIFETIME_PROPERTY: "7200"}
+    assert formation.ask(request="Update", OldResourceProperties={"Run": old}, PhysicalResourceId="known") == ""
+    assert formation.place.answer["Data"] == {ENDS_AT: ends_at}
+
+
 def test_nothing_holds_up_the_rollback_of_an_update(formation: Formation) -> None:
     formation.account.status, formation.problem = "UPDATE_ROLLBACK_IN_PROGRESS", RuntimeError("no")
     formation.needs = {**NEEDS.properties(), LIFETIME_PROPERTY: "7200"}

@@ -155,6 +155,16 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
 
+def update(client: Callable[[str], Any], template: Path, name: str) -> str:
+    """Updates a stack from a synthesized template, as a second `cdk deploy` does; returns its status."""
+    _upload_assets(client, template.with_name(f"{name}.assets.json"))
+    formation = client("cloudformation")
+    formation.update_stack(
+        StackName=name, Tags=_stack_tags(template, name), TemplateBody=template.read_text(),
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"])
+    return str(formation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
+
+
 def _upload_assets(client: Callable[[str], Any], assets: Path) -> None:
     """Uploads the template's files to the CDK's own bucket, as the CDK's command line does."""
     files = json.loads(assets.read_text())["files"].values() if assets.exists() else []
@@ -552,15 +562,17 @@ _UNASKED = {ENDS_AT: "2099-01-01T00:00:00Z"}
 """The attributes of a custom resource whose function is not there to be asked."""
 
 
-def _refusal(stack: Stack, name: str, resource: Values) -> str:
-    """Returns why a custom resource's function refuses its creation; empty if it agrees."""
+def _refusal(stack: Stack, name: str, resource: Values, old: Values | None = None) -> str:
+    """Returns why a custom resource's function refuses its creation, or the change of ``old``; empty if it agrees."""
     path = os.environ.get("MOTO_LAMBDA_ENDPOINT")
     if not path:
         return ""
     properties = parsing.clean_json(resource["Properties"], stack.resource_map)
     request = {"RequestType": "Create", "ResourceType": resource["Type"], "LogicalResourceId": name,
-               "StackId": stack.stack_id, "RequestId": str(uuid4()), "ResourceProperties": {
-                   key: str(value) for key, value in properties.items()}}
+               "StackId": stack.stack_id, "RequestId": str(uuid4()), "ResourceProperties": _as_text(properties)}
+    if old is not None:
+        before = _as_text(parsing.clean_json(old["Properties"], stack.resource_map))
+        request |= {"RequestType": "Update", "OldResourceProperties": before, "PhysicalResourceId": "guard"}
     with LoopbackServer(_Answers) as place:
         place.answer = {}
         done = _functions_client(REGION).invoke(FunctionName=properties["ServiceToken"], Payload=json.dumps(
@@ -571,6 +583,10 @@ def _refusal(stack: Stack, name: str, resource: Values) -> str:
             raise ValueError(f"the answer is another request's: {place.answer}")
     _CUSTOM_DATA[name] = place.answer.get("Data", {})
     return place.answer["Reason"] if place.answer["Status"] == "FAILED" else ""
+
+
+def _as_text(properties: Values) -> dict[str, str]:
+    return {key: str(value) for key, value in properties.items()}
 
 
 def _functions_client(region: str) -> Any:
@@ -1129,6 +1145,95 @@ def _create_resources(stack: Stack) -> None:
         stack.mark_creation_complete()
 
 
+def _update_function(call: Call, known: Any, properties: Values) -> None:
+    call("UpdateFunctionConfiguration", {name: value for name, value in properties.items() if name in (
+        "FunctionName", "Description", "Environment")})
+
+
+def _update_alias(call: Call, known: Any, properties: Values) -> None:
+    call("UpdateAlias", _without(properties, "ProvisionedConcurrencyConfig"))
+
+
+def _update_machine(call: Call, known: Any, properties: Values) -> None:
+    call("UpdateStateMachine", {"stateMachineArn": known.physical_resource_id,
+                                "definition": properties["DefinitionString"], "roleArn": properties["RoleArn"]})
+
+
+def _update_group(call: Call, known: Any, properties: Values) -> None:
+    """The group has its template's size again, as every update of it has with a template that names a size."""
+    call("UpdateAutoScalingGroup", {
+        **{name: value for name, value in properties.items() if name in (
+            "MinSize", "MaxSize", "DesiredCapacity", "MixedInstancesPolicy")},
+        "AutoScalingGroupName": known.physical_resource_id})
+
+
+_UPDATES: Mapping[str, tuple[str, Callable[[Call, Any, Values], None] | None]] = {
+    "AWS::IAM::Policy": ("iam", None),
+    "AWS::Lambda::Function": ("lambda", _update_function),
+    "AWS::Lambda::Alias": ("lambda", _update_alias),
+    "AWS::EC2::LaunchTemplate": ("ec2", None),
+    "AWS::StepFunctions::StateMachine": ("stepfunctions", _update_machine),
+    "AWS::CloudWatch::Dashboard": ("cloudwatch", lambda call, known, properties: call("PutDashboard", properties)),
+    "AWS::CloudWatch::Alarm": ("cloudwatch", lambda call, known, properties: call(
+        "PutMetricAlarm", {**properties, "AlarmName": known.physical_resource_id})),
+    "AWS::AutoScaling::AutoScalingGroup": ("autoscaling", _update_group),
+}
+"""How CloudFormation changes a resource of each type, in this order; None if moto can."""
+
+
+def _update_stack(
+    stack: Stack, template: str, role_arn: str | None = None, parameters: Any = None, tags: Any = None
+) -> None:
+    """Changes what another run changes in an experiment's stack; the check is asked first, and the start last.
+
+    A change of something else is an error, and so is one that the check refuses: see `_refusal`.
+    """
+    old, old_tags, old_template = stack.template_dict["Resources"], stack.tags, stack.template
+    stack.template, stack.tags = template, tags if tags is not None else stack.tags
+    stack._parse_template()
+    new = stack.template_dict["Resources"]
+    changed = {name for name, one in new.items() if name in old and _untagged(one) != _untagged(old[name])}
+    _set_status(stack, "UPDATE_IN_PROGRESS", "User Initiated")
+    checks = [reason for name in changed if new[name]["Type"] == CHECK_TYPE and (
+        reason := _refusal(stack, name, new[name], old[name]))]
+    if checks:
+        stack.template, stack.tags = old_template, old_tags
+        stack._parse_template()
+        _set_status(stack, "UPDATE_ROLLBACK_COMPLETE", checks[0])
+        return
+    resources = stack.resource_map
+    for name in changed & _CUSTOM_DATA.keys():
+        resources[name].set_data(_CUSTOM_DATA[name])
+    resources._template, resources._resource_json_map = stack.template_dict, new
+    # The group's tags change with each run, and with them its size, even if nothing else of it does.
+    changed |= {name for name, one in new.items() if one["Type"] == AutoScalingGroup.TYPE and one != old.get(name)}
+    unknown = {new[name]["Type"] for name in changed} - {*_UPDATES, CHECK_TYPE, START_TYPE}
+    if unknown:
+        raise ValueError(f"nothing here changes {', '.join(sorted(unknown))}")
+    for kind, (service, update) in _UPDATES.items():
+        for name in sorted(name for name in changed if new[name]["Type"] == kind):
+            if update is None:
+                resources._parsed_resources[name] = parsing.parse_and_update_resource(
+                    name, copy(new[name]), resources, stack.account_id, stack.region_name)
+            else:
+                update(_caller(service, stack.region_name), resources[name], parsing.clean_json(
+                    new[name]["Properties"], resources))
+    for name in [name for name in new if name not in old]:
+        resources[name]
+    for name in [name for name in old if name not in new]:
+        resources._parsed_resources.pop(name).delete(stack.account_id, stack.region_name)
+    for name in [name for name in changed if new[name]["Type"] == START_TYPE]:
+        if refusal := _refusal(stack, name, new[name], old[name]):
+            raise ValueError(refusal)
+    stack.output_map = stack._create_output_map()
+    _set_status(stack, "UPDATE_COMPLETE", "")
+
+
+def _untagged(resource: Values) -> dict[str, Any]:
+    """Returns a resource without its tags and dependencies, whose changes alone change nothing here."""
+    return {"Type": resource["Type"], "Properties": _without(resource["Properties"], "Tags", "TagSpecifications")}
+
+
 def _that_need(resources: Values, names: set[str]) -> set[str]:
     """Returns the other resources that depend on these, directly or indirectly."""
     found = set(names)
@@ -1444,6 +1549,7 @@ CloudFormationBackend.describe_stacks = _describe_stacks
 EC2Backend.get_all_network_interfaces = _get_interfaces
 Stack.stack_resources = property(_stack_resources)
 Stack.create_resources = _create_resources
+Stack.update = _update_stack
 Stack.outputs = property(_outputs)
 Stack.parse_template = staticmethod(_parse_template)
 LaunchTemplateVersion.security_groups = property(_interface_groups)

@@ -28,7 +28,7 @@ from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer, as_variables
-from tests.simulators.aws.moto_types import ACCOUNT, deploy
+from tests.simulators.aws.moto_types import ACCOUNT, deploy, update
 from tests.simulators.rehearsal import ATTACKS_VARIABLE, GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
@@ -221,7 +221,7 @@ class Account:
         file = self.write(name, experiment)
         settings = json.loads((ROOT / "cdk.json").read_text())["context"]
         try:
-            app = make_app({**settings, **(context or {}), "experiment": str(file), "run": RUN})
+            app = make_app({**settings, "run": RUN, **(context or {}), "experiment": str(file)})
         except ExperimentError as error:
             raise RehearsalError(f"the app does not synthesise: {error}") from error
         assembly = Path(app.synth().directory)
@@ -264,6 +264,16 @@ class Account:
         found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
         return Deployment(
             stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
+
+    def update(self, assembly: Path, name: str) -> tuple[Deployment, str]:
+        """Deploys a changed experiment's stack again; returns it with the status in which CloudFormation leaves it."""
+        stack = f"Nitro-{name}"
+        # The functions keep their names, and have new settings.
+        self._prepared -= {f"{stack}-{suffix}" for suffix in ("actor", "coordinator", "learner")}
+        status = update(self.client, assembly / f"{stack}.template.json", stack)
+        found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+        return Deployment(stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]},
+                          self.clock.now()), status
 
     def remove_shared(self) -> None:
         """Deletes the shared stacks, as `make destroy-shared` does when nothing needs them any more."""

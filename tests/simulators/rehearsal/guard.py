@@ -33,8 +33,9 @@ def handler(event: dict[str, Any], context: object) -> Any:
     heavy = [name for name in _TOO_HEAVY if name in sys.modules]
     if heavy:
         raise RuntimeError(f"the guard imports {', '.join(heavy)}")
-    # Waits within a tick are shorter here. The next tick checks unfinished work again.
-    return guard.handler(event, context, now=Clock.of_this_process().now, tick_s=TICK_S / 20, pause_s=PAUSE_S / 20)
+    # Waits within a tick are shorter here. The next tick checks unfinished work again. An update waits for a learner.
+    tick_s = TICK_S if event.get("RequestType") == "Update" else TICK_S / 20
+    return guard.handler(event, context, now=Clock.of_this_process().now, tick_s=tick_s, pause_s=PAUSE_S / 20)
 
 
 def _die_after_each_kind_of_change(deaths: Path) -> None:

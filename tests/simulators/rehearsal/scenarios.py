@@ -17,7 +17,7 @@ from typing import Any
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
 from tests.simulators.aws.moto_types import bootstrap
-from tests.simulators.rehearsal.account import RehearsalError, difference
+from tests.simulators.rehearsal.account import Deployment, RehearsalError, difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.recording import recorded_calls
@@ -136,6 +136,57 @@ def _no_instance(world: Rehearsal) -> None:
     legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
     # The one that was killed, and as many more as this machine needs for the rounds.
     world.check(len(legs) >= 2, f"there was {len(legs)} leg")
+
+
+def _plain(world: Rehearsal) -> None:
+    """`cdk deploy` alone, twice, in a new account: the stack starts its rounds; the second run supersedes the first."""
+    world.account.functions.account_concurrency = 10
+    world.account.leg_s = _LEG_S
+    text = experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
+                      max_rounds=400, usd=_AMPLE_USD)
+    first = world.deploy(text=text)
+    _after_bucket_rounds(world, "rehearsal", 1)
+    _supersede(world, first, text)
+    rows = world.account.objects("hopper/rehearsal/")["rounds.jsonl"].count(b"\n")
+    world.check(rows >= 1, "the first run's rounds were not kept")
+    _after_bucket_rounds(world, "second", 1)
+    _stop(world, "hopper")
+    world.until_gone()
+
+
+def _plain_instance(world: Rehearsal) -> None:
+    """`cdk deploy` twice, with a learner on an instance: the second run supersedes the first, and trains to its end."""
+    text = experiment(cache="none", provisioned=0, instance_types="c7i.large", max_rounds=400, usd=_AMPLE_USD)
+    first = world.deploy(text=text)
+    world.after_rounds(1)
+    old = world.machine().id
+    _supersede(world, first, text.replace("max_rounds: 400", f"max_rounds: {_ROUNDS}"))
+    world.until(lambda: len(world.machines.all) == 2, "the second run's instance")
+    world.check(world.machine().id != old, "the first run's instance goes on")
+    world.until_gone()
+    rows = world.account.objects("hopper/second/").get("rounds.jsonl", b"").count(b"\n")
+    world.check(rows == _ROUNDS, f"the second run has {rows} rounds, not {_ROUNDS}")
+
+
+def _supersede(world: Rehearsal, first: Deployment, text: str) -> None:
+    """Deploys another run into the stack of the first one, and checks how that ended."""
+    status = world.deploy_again("hopper", text.replace("seed: 3", "seed: 4"), "second")
+    world.check(status == "UPDATE_COMPLETE", f"the update ended as {status}")
+    world.until(lambda: not world.account.ledger.get(first.run).is_open, "the end of the first run's account")
+    entry = world.account.ledger.get(first.run)
+    world.check(entry.reason == "taken down: superseded by hopper/second", f"the first run ended: {entry.reason}")
+    kept = world.account.objects("hopper/rehearsal/")
+    world.check({"events.jsonl", "summary.json", "ended.json", "policy.safetensors"} <= set(kept),
+                f"of the first run only {sorted(kept)} were kept")
+    world.check(b'"taken_down"' in kept.get("events.jsonl", b""), "its events do not say who ended it")
+    world.until(lambda: world.record.has("report", "run hopper/rehearsal has ended"), "the report")
+    printed = " ".join(world.typed("status")[1].split())
+    world.check("superseded by hopper/second" in printed, f"status: {printed}")
+
+
+def _after_bucket_rounds(world: Rehearsal, run: str, count: int) -> None:
+    world.until(lambda: world.account.objects(f"hopper/{run}/").get("rounds.jsonl", b"").count(b"\n") >= count,
+                f"round {count} of {run}")
 
 
 def _no_instance_budget(world: Rehearsal) -> None:
@@ -694,6 +745,9 @@ SCENARIOS = {
     "all-local": Scenario(_all_local, "max_rounds"),
     "instances": Scenario(_instances, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
+    "plain": Scenario(_plain, settings={
+        "MOTO_LAMBDA_CONCURRENCY_QUOTA": "10", "MOTO_EC2_GPU_VCPU_QUOTA": "0"}),
+    "plain-instance": Scenario(_plain_instance),
     "no-instance-budget": Scenario(_no_instance_budget, "budget", {"rate": 30.0}),
     "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
     "leg-hangs": Scenario(_leg_hangs),
