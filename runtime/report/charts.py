@@ -25,9 +25,9 @@ DOLLARS = {"actors_cost_usd": "actors", "provisioned_cost_usd": "provisioned", "
 """Parts of a round's bill, with their names for people."""
 UNFINISHED = "unfinished rounds"
 _PER_ROUND = {"actor_count": ("Actors per round", "actors started"),
-              "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin"),
+              "convexity_ratio": ("Signal: convexity ratio", "R = −λmax / λmin, low where the objective is flat"),
               "noise_scale": ("Signal: noise scale", "B_noise in samples"),
-              "boosting_score": ("Boosting score", "S"),
+              "boosting_score": ("Boosting score", "S of the scaler; more score, more actors"),
               "episode_length_mean": ("Episode length", "steps, mean of the episodes that ended"),
               "entropy": ("Entropy of the policy", "nats"),
               "kl": ("KL divergence of the update", "nats, from the policy before it"),

@@ -84,6 +84,17 @@ def test_prices_are_those_of_the_region_that_the_cdk_deploys_to(
     assert (made.region, made.request_usd) == (region, PRICES.request_usd * (1 if region == "us-east-1" else 2))
 
 
+@pytest.mark.parametrize("region", ["us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "us-west-1"])
+@pytest.mark.parametrize("name", ["hopper", "nitro"])
+def test_the_first_files_may_be_deployed_in_each_region(
+    monkeypatch: pytest.MonkeyPatch, name: str, region: str
+) -> None:
+    monkeypatch.setenv("CDK_DEFAULT_REGION", region)
+    made = Plan.from_context({"experiment": str(ROOT / "experiments" / f"{name}.yaml")}.get)
+    assert made.prices.region == region
+    assert made.estimate.tail_usd < made.experiment.budget.usd / 3
+
+
 def test_without_a_region_prices_are_those_of_us_east_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("", None):
         monkeypatch.setenv("CDK_DEFAULT_REGION", value) if value is not None else monkeypatch.delenv(
