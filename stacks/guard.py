@@ -271,7 +271,8 @@ class GuardStack(Stack):
                 self, "Guard",
                 description="Ends experiments whose money or time is up",
                 runtime=lambda_.Runtime.PYTHON_3_14,
-                architecture=lambda_.Architecture.ARM_64,
+                # Every region has it; Arm is not everywhere.
+                architecture=lambda_.Architecture.X86_64,
                 handler=f"{GUARD_MODULE}.handler",
                 code=lambda_.Code.from_asset(str(folder)),
                 memory_size=MEMORY_MIB,
