@@ -21,7 +21,6 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from runtime.aws.limits import VCPU_QUOTAS
 from runtime.guard.check import (
     ANSWER_S,
     CHECK_TYPE,
@@ -32,6 +31,7 @@ from runtime.guard.check import (
     VERSION_TYPE,
 )
 from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
+from runtime.guard.limits import VCPU_QUOTAS
 from runtime.guard.needs import Needs
 from runtime.guard.times import INTERVAL_S
 from runtime.guard.watch import LOOKED_AT_ALL

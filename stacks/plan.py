@@ -12,7 +12,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.limits import UNRESERVABLE_CONCURRENCY
 from runtime.config.instances import has_gpu, is_burstable, processor
 from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
@@ -21,6 +20,7 @@ from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.prices import PRICES, elsewhere, prices_from_json
 from runtime.cost.start import Start, start, start_of_legs, start_of_pool
 from runtime.errors import ExperimentError
+from runtime.guard.limits import UNRESERVABLE_CONCURRENCY
 from runtime.guard.needs import Needs
 from runtime.guard.times import (
     CACHE_DELETION_S,

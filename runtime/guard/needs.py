@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from runtime.aws.clients import Client
-from runtime.aws.limits import (
+from runtime.guard.limits import (
     CONCURRENCY_QUOTA,
     UNRESERVABLE_CONCURRENCY,
     disk_key_refusal,

@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
-from runtime.aws.limits import VCPU_QUOTAS
 from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import RunError
 from runtime.guard.ledger import find_ledger
+from runtime.guard.limits import VCPU_QUOTAS
 from runtime.names import SHARED_STACKS, stack_name
 from runtime.operations.kept_runs import find_bucket, find_runs, newest_first
 from runtime.operations.status import survey

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
-from runtime.aws.limits import disk_key_refusal, unreserved_concurrency, vcpu_refusal, vcpus
 from runtime.aws.stacks import find_stack, outputs_of
 from runtime.config.instances import is_burstable, processor
 from runtime.config.resolved import ResolvedExperiment
+from runtime.guard.limits import disk_key_refusal, unreserved_concurrency, vcpu_refusal, vcpus
 from runtime.names import BOOTSTRAP_QUALIFIER, GUARD_STACK, RESERVED_OUTPUT
 
 _NOT_DEPLOYED = {"ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}

@@ -13,10 +13,10 @@ import moto
 import pytest
 
 from runtime.aws.asking import AccountError
-from runtime.aws.limits import vcpu_quota
 from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
+from runtime.guard.limits import vcpu_quota
 from runtime.names import GUARD_STACK, RESERVED_OUTPUT
 from runtime.operations import quotas
 from runtime.operations.quotas import read_account

@@ -11,7 +11,7 @@ from stacks.components.actor_function import onnx_argument
 from tests.helpers import ROOT
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
-MOST_ACTORS, TIMEOUT_S = 6, 30
+MOST_ACTORS, TIMEOUT_S = 6, 200
 """Limits of the small experiment."""
 
 
@@ -85,15 +85,15 @@ def test_without_a_cache_it_is_in_no_network(synthesise: Synthesise) -> None:
 @pytest.mark.parametrize("kind", ["serverless", "node", "learner"])
 def test_it_runs_in_isolated_subnets(synthesise: Synthesise, kind: str) -> None:
     network = synthesise(cache=kind).only("AWS::Lambda::Function")["VpcConfig"]
-    assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == ["Isolated"] * 3
+    assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == ["Isolated"] * 2
     assert [flat(group) for group in network["SecurityGroupIds"]] == [
         "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"]
 
 
-def test_it_logs_into_a_group_that_goes_with_the_stack(serverless: Assembly) -> None:
+def test_it_logs_into_a_group_that_outlives_the_stack_for_a_week(serverless: Assembly) -> None:
     logs = serverless.resources("AWS::Logs::LogGroup")
     name = flat(serverless.only("AWS::Lambda::Function")["LoggingConfig"]["LogGroup"]).strip("<>")
-    assert logs[name]["DeletionPolicy"] == "Delete"
+    assert logs[name]["DeletionPolicy"] == "Retain"
     assert all(group["Properties"]["RetentionInDays"] == 7 for group in logs.values())
 
 

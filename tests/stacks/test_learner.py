@@ -59,7 +59,7 @@ def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
         "OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 100,
         "OnDemandAllocationStrategy": "prioritized"})
     assert "InstanceType" not in launch(each_kind)
-    assert ["Public" in flat(subnet) for subnet in group["VPCZoneIdentifier"]] == [True] * 3
+    assert ["Public" in flat(subnet) for subnet in group["VPCZoneIdentifier"]] == [True] * 2
     assert group["AutoScalingGroupName"] == f"{STACK}-learner"
 
 

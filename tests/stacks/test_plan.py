@@ -136,7 +136,7 @@ def test_a_hundred_executions_stay_unreserved(
 @pytest.mark.parametrize(("changes", "left", "needed"), [
     ({"actor__provisioned": 3}, None, ("1", "1", "3")), ({"actor__provisioned": 3}, 1000, ("1", "1", "6")),
     ({"actor__provisioned": 3}, 10, ("1", "1", "0")),
-    ({"learner__kind": "function", "cache__kind": "none"}, None, ("1", "3", "0")),
+    ({"learner__kind": "function", "cache__kind": "none", "actor__timeout_s": 30}, None, ("1", "3", "0")),
     ({"learner__kind": "function", "cache__kind": "none", "fleet__round_deadline_s": 400}, None, ("6", "3", "0")),
     ({"learner__kind": "function", "cache__kind": "none", "fleet__round_deadline_s": 250}, None, ("3", "3", "0")),
     ({"fleet__kind": "local", "cache__kind": "none"}, None, ("0", "1", "0"))])
