@@ -90,7 +90,7 @@ def test_the_stack_itself_starts_the_rounds_when_all_else_is_there(made: Assembl
     ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
     ({"budget__lifetime_hours": 97}, ["budget.lifetime_hours = 97", "allowed: up to 96"]),
     ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
-    ({"learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
+    ({"actor__timeout_s": 30, "learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
         "720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"]),
     ({"learner__kind": "stellaris", "learner__stellaris": {"place": "processes"}}, [
         "learner.stellaris.place = processes", "allowed in a deployment: auto | lambda"]),
