@@ -55,8 +55,8 @@ from stacks.network import NetworkStack
 from stacks.staging import GUARD_MODULE, guard_files
 
 MEMORY_MIB = 256
-TIMEOUT_S = 110
-"""Nearly two intervals. The next tick continues work that one does not finish."""
+TIMEOUT_S = 240
+"""A tick ends much sooner. A check that replaces a run waits for the old learner to keep its results."""
 SILENT_PERIODS = 5
 GUARD_NAMESPACE = "NitroGuard"
 """Namespace of its metric. No role of an experiment may write it."""

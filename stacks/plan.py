@@ -17,7 +17,7 @@ from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
 from runtime.cost.meter import BETWEEN_ROUNDS_S
-from runtime.cost.prices import PRICES, elsewhere, prices_from_json
+from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
 from runtime.cost.start import Start, start, start_of_legs, start_of_pool
 from runtime.errors import ExperimentError
 from runtime.guard.limits import UNRESERVABLE_CONCURRENCY
@@ -39,8 +39,8 @@ from stacks.staging import LEFT_OUT
 
 GUARD_EXECUTIONS = 2
 """Executions that the guard reserves where the account allows it: two ticks may overlap."""
-REGION_VARIABLE = "CDK_DEFAULT_REGION"
-"""The CDK's command line sets it to the region that it deploys to."""
+REGION_VARIABLES = ("CDK_DEFAULT_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
+"""The CDK's command line sets the first to the region that it deploys to. Without it, the others say what is meant."""
 RUN_CHARACTERS = 8
 ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + TERMINATION_S, cache_s=CACHE_DELETION_S)
 """Time for the guard to look (one tick may be lost), the learner to save its results, its instance to end (another tick
@@ -280,7 +280,8 @@ class Plan:
             actors_min=str(self._actors_at_once_min if self.has_function else 0), others=str(self._others),
             held=str(max(reserved, self.provisioned_actors) if self.has_function else 0),
             instance_types=",".join(experiment.learner.instance_types) if self.has_instance else "",
-            market=experiment.learner.market)
+            market=experiment.learner.market,
+            settings=hashlib.sha256(self.file + prices_to_json(self.prices)).hexdigest()[:16])
 
     @property
     def _actors_at_once_min(self) -> int:
@@ -320,7 +321,8 @@ def read_prices(path: str | None) -> PriceTable:
         ExperimentError: It is not a file of prices.
     """
     if path is None:
-        return elsewhere(PRICES, os.environ.get(REGION_VARIABLE) or PRICES.region)
+        named = (os.environ[name] for name in REGION_VARIABLES if os.environ.get(name))
+        return elsewhere(PRICES, next(named, PRICES.region))
     try:
         return prices_from_json(read_regular(Path(path), may_be_link=True))
     except OSError as error:

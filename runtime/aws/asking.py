@@ -58,7 +58,7 @@ def find(question: Callable[[], T]) -> T | None:
     try:
         return question()
     except ClientError as error:
-        if "NotFound" in code_of(error):
+        if "NotFound" in code_of(error) or "NoSuch" in code_of(error):
             return None
         raise
 

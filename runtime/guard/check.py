@@ -20,7 +20,7 @@ from runtime.aws.failures import AWS_ERRORS
 from runtime.aws.stacks import find_stack
 from runtime.errors import RunError
 from runtime.guard.needs import Needs
-from runtime.guard.times import INTERVAL_S
+from runtime.guard.times import HEARTBEAT_S, INTERVAL_S, STOP_GRACE_S
 from runtime.names import STACK_PREFIX, run_key
 
 VERSION = 2
@@ -32,8 +32,10 @@ START_TYPE = "Custom::NitroStart"
 """Resource type: an experiment's stack without an instance asks to start its rounds, when all else is made."""
 FRESH_S = 2.5 * INTERVAL_S
 """The guard is armed if its last tick is at most this old."""
-ANSWER_S = 115
+ANSWER_S = 250
 """CloudFormation waits this long for the answer. A guard that does not answer does not guard."""
+REPLACEMENT_S = STOP_GRACE_S + HEARTBEAT_S
+"""A replaced run's learner hears of it with its next heartbeat, and then has its grace to keep results."""
 LIFETIME_PROPERTY, ENDS_AT = "LifetimeS", "EndsAt"
 """A stack tells how many seconds it may live. The answer's attribute is when they are over: UTC, ISO 8601."""
 SEEN_S = 30.0
@@ -71,21 +73,25 @@ def answer(
     """
     reason, told = "", {}
     try:
-        if event["RequestType"] == "Delete" or _is_taken_back(event, client):
-            told = _ends_at(event["ResourceProperties"], {"created_at_s": now()})
+        until_s = now() + wait_s
+        if event["RequestType"] == "Delete":
+            told = _ends_at(event["ResourceProperties"], now())
+        elif (began_s := _taken_back_s(event, client)) is not None:
+            told = _ends_at(event["ResourceProperties"], began_s)
         elif event["ResourceType"] == START_TYPE:
             _start_rounds(event, client)
         elif _is_to_be_armed(event):
             _check_needs(event, client)
-            until_s = now() + wait_s
             seen = _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
             _wait_until_armed(last_tick_s, now, until_s, pause_s, sleep)
             if event["RequestType"] == "Update":
                 old, new = _runs(event)
-                replace_run(event["StackId"], old, new, until_s=until_s)
+                replace_run(event["StackId"], old, new, until_s=now() + REPLACEMENT_S)
                 # The lifetime of another run begins now.
                 seen = seen if old == new else {"created_at_s": now()}
-            told = _ends_at(event["ResourceProperties"], seen)
+            if LIFETIME_PROPERTY in event["ResourceProperties"]:
+                _check_lifetime(float(event["ResourceProperties"][LIFETIME_PROPERTY]), seen["created_at_s"], now())
+                told = _ends_at(event["ResourceProperties"], seen["created_at_s"])
     except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
     body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
@@ -98,17 +104,19 @@ def answer(
 
 
 def _start_rounds(event: Mapping[str, Any], client: Client) -> None:
-    """Starts the state machine of the stack that asks; a repeated request starts none beside it."""
-    client("stepfunctions").start_execution(
-        stateMachineArn=event["ResourceProperties"]["Machine"], name=event["RequestId"])
+    """Starts the state machine of the stack that asks; a repeated request or an update of the same run starts none."""
+    old, new = event.get("OldResourceProperties", {}), event["ResourceProperties"]
+    if (old.get("Machine"), old.get("Run")) != (new["Machine"], new["Run"]):
+        client("stepfunctions").start_execution(stateMachineArn=new["Machine"], name=event["RequestId"])
 
 
-def _is_taken_back(event: Mapping[str, Any], client: Client) -> bool:
-    """Whether CloudFormation rolls an update back, which nothing may hold up."""
+def _taken_back_s(event: Mapping[str, Any], client: Client) -> float | None:
+    """Returns when the stack was created if an update is rolled back, which nothing may hold up; else None."""
     if event["RequestType"] != "Update" or event["ResourceType"] == VERSION_TYPE:
-        return False
+        return None
     stack = find_stack(client("cloudformation"), event["StackId"])
-    return stack is not None and "ROLLBACK" in stack["StackStatus"]
+    is_taken_back = stack is not None and "ROLLBACK" in stack["StackStatus"]
+    return float(stack["CreationTime"].timestamp()) if stack is not None and is_taken_back else None
 
 
 def _runs(event: Mapping[str, Any]) -> tuple[str, str]:
@@ -144,15 +152,27 @@ def _check_needs(event: Mapping[str, Any], client: Client) -> None:
         RunError: The account does not answer.
     """
     region = event["StackId"].split(":")[3]
-    if refusal := Needs.read(event["ResourceProperties"]).refusal(client, region):
+    held = int(event.get("OldResourceProperties", {}).get("Held") or 0)
+    if refusal := Needs.read(event["ResourceProperties"]).refusal(client, region, held_already=held):
         raise UnguardedError(f"{refusal}. Nothing was made")
 
 
-def _ends_at(properties: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, str]:
-    """Returns when the stack's lifetime is over, counted from its creation as the guard counts it."""
+def _check_lifetime(lifetime_s: float, began_s: float, now_s: float) -> None:
+    """Checks that a stack's lifetime is not over: AWS would refuse its schedules.
+
+    Raises:
+        UnguardedError: It is over.
+    """
+    if began_s + lifetime_s <= now_s:
+        raise UnguardedError(f"its lifetime of {lifetime_s / 3600:.1f} hours is over since its creation; end it first: "
+                             "python -m runtime stop; then deploy again, which continues its run")
+
+
+def _ends_at(properties: Mapping[str, Any], began_s: float) -> dict[str, str]:
+    """Returns when the lifetime is over of a stack that began to cost money at ``began_s``."""
     if LIFETIME_PROPERTY not in properties:
         return {}
-    ends = datetime.datetime.fromtimestamp(seen["created_at_s"] + float(properties[LIFETIME_PROPERTY]), datetime.UTC)
+    ends = datetime.datetime.fromtimestamp(began_s + float(properties[LIFETIME_PROPERTY]), datetime.UTC)
     return {ENDS_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 

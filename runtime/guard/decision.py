@@ -30,6 +30,9 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
         return f"its cost is unknown: the ledger's {known.damage}"
     if known is not None and known.state == FINISHED:
         return f"it has finished: {known.reason}"
+    if deployed.has_other_limits:
+        # For the minutes of an update. The learner keeps to its own budget, and a silent one is ended.
+        return _reason_in_silence(deployed, known, now_s)
     if now_s - deployed.created_at_s > deployed.lifetime_s:
         return f"its lifetime of {deployed.lifetime_s / 3600:g} hours is over"
     projected_usd = deployed.projected_usd(entry, now_s)

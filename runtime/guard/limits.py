@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from runtime.aws.asking import ask
+from runtime.aws.asking import ask, ask_if_there
 from runtime.config.instances import series
 from runtime.errors import ExperimentError
 
@@ -62,8 +63,9 @@ def vcpus(client: Callable[[str], Any], names: Iterable[str], market: str) -> di
     needed = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in types}
 
     def allowed(code: str) -> float:
-        found = ask(lambda: client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code))
-        return float(found["Quota"]["Value"])
+        found = ask_if_there(lambda: client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code))
+        # Where the account has no value of its own, EC2 itself refuses what is too much.
+        return float(found["Quota"]["Value"]) if found else math.inf
 
     quotas = {code: allowed(code) for code in set(codes.values())}
     return {name: (needed[name], quotas[code]) for name, code in codes.items()}

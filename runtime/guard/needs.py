@@ -32,6 +32,7 @@ class Needs:
         held: Concurrent executions that no other function can use: reserved, or kept warm.
         instance_types: Separated by commas; empty without an instance.
         market: ``on_demand`` or ``spot``.
+        settings: Digest of the experiment file and its prices, so that CloudFormation asks after any change of them.
         disk_key: The chosen KMS key of the instance's disk; empty is the account's default.
     """
 
@@ -43,6 +44,7 @@ class Needs:
     held: str
     instance_types: str
     market: str
+    settings: str = ""
     disk_key: str = ""
 
     def properties(self) -> dict[str, str]:
@@ -54,12 +56,13 @@ class Needs:
         """Reads a custom resource's properties; one that an older checkout did not write is empty."""
         return cls(**{one.name: str(properties.get(_property(one.name), "")) for one in fields(cls)})
 
-    def refusal(self, client: Client, region: str) -> str:
+    def refusal(self, client: Client, region: str, *, held_already: int = 0) -> str:
         """Returns why the account cannot run the experiment, and what to do; empty if it can.
 
         Args:
             client: Makes boto3 clients by service name.
             region: The guard's region.
+            held_already: Executions that the stack holds before an update.
 
         Raises:
             AccountError: The account does not answer.
@@ -68,15 +71,15 @@ class Needs:
         if self.region and self.region != region:
             return (f"the template has the prices of {self.region}, and this is {region}; set AWS_REGION={region} and "
                     "deploy again")
-        refusal = self._refusal_of_concurrency(client) if int(self.actors_min or 0) else ""
+        refusal = self._refusal_of_concurrency(client, held_already) if int(self.actors_min or 0) else ""
         if refusal or not self.instance_types:
             return refusal
         found = vcpus(client, self.instance_types.split(","), self.market)
         return vcpu_refusal(found, self.market, f"region {region}") or (
             "" if self.disk_key else disk_key_refusal(client))
 
-    def _refusal_of_concurrency(self, client: Client) -> str:
-        free, held = unreserved_concurrency(client), int(self.held)
+    def _refusal_of_concurrency(self, client: Client, held_already: int) -> str:
+        free, held = unreserved_concurrency(client) + held_already, int(self.held)
         most = max(0, free - UNRESERVABLE_CONCURRENCY)
         if held > most:
             return (f"actor.provisioned: {held} functions are to be kept warm or reserved, and Lambda leaves "

@@ -46,6 +46,7 @@ class GuardedStack:
         lifetime_s: How long it may exist.
         unreadable: Problems with its tags; empty if there are none.
         learner_from_s, cache_from_s, provisioned_from_s: When each part can have begun to cost money, if later.
+        has_other_limits: Whether the tags may be those of an update that has not replaced anything.
     """
 
     experiment: str
@@ -65,6 +66,7 @@ class GuardedStack:
     learner_from_s: float = 0.0
     cache_from_s: float = 0.0
     provisioned_from_s: float = 0.0
+    has_other_limits: bool = False
 
     def begun(self, entry: Entry | None, looked_at_s: float) -> GuardedStack:
         """Returns the deployment with the times at which it and its parts began to cost money.
@@ -162,7 +164,8 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Gu
     tags = tags_of(stack)
     if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
         return None
-    limits, problems = {}, []
+    limits: dict[str, Any] = {}
+    problems = []
     for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "floor-usd-per-hour", "cache-usd-per-hour",
                  "provisioned-usd-per-hour", "lifetime-hours"):
         value = _positive(tags.get(TAG_PREFIX + name))

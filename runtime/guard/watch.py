@@ -98,7 +98,6 @@ class Guard:
         """
         self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
         self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
-        self._tell = tell
         self.teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
@@ -257,6 +256,10 @@ class Guard:
             if order is not None and (one, order.reason) != (run, reason):
                 raise ReplacementError(f"run {one} was ended in this stack: {order.reason}. When the stack is gone, "
                                        "deploy again, which continues the run; `python -m runtime status` shows it")
+            if run == by and entry is not None and entry.stack == stack and entry.state in (STARTING, TRAINING):
+                raise ReplacementError(f"run {run} is {entry.state} in this stack, and an update would not reach it. "
+                                       f"End it first: python -m runtime stop {run.partition('/')[0]}; then deploy "
+                                       "again, which continues it")
         if run == by:
             return
         self._ledger.order(run, stack=stack, reason=reason, now_s=self._now())
@@ -280,7 +283,10 @@ class Guard:
             return "the learner, which puts its results into the bucket, or the pool"
         order, usd = entry.order_for(newer.stack), entry.promised_usd
         if entry.is_open and entry.stack == newer.stack:
-            usd = newer.begun(entry, 0.0).projected_usd(entry, self._now())
+            # At the prices of the run itself: the stack's tags have those of the newer one.
+            own = replace(newer, burn_usd_per_hour=entry.burn_usd_per_hour or newer.burn_usd_per_hour,
+                          floor_usd_per_hour=0.0, cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0)
+            usd = own.begun(entry, 0.0).projected_usd(entry, self._now())
             self._ledger.close(run, stack=newer.stack, spent_usd=usd, now_s=self._now())
         self._ledger.step_done(run, GONE, stack=newer.stack, now_s=self._now())
         self._tell(f"{newer.name}: run {run} has ended",
@@ -365,15 +371,17 @@ def _was_replaced(entry: Entry | None, deployed: GuardedStack) -> bool:
 def _with_owner(deployed: GuardedStack, entries: Sequence[Entry]) -> GuardedStack:
     """Returns a stack that is being updated with the run that it still has.
 
-    CloudFormation shows the new run from the beginning. The stack has it when the guard's check has ordered the old
-    run's end, and never if the check refuses.
+    CloudFormation shows the new run and its limits from the beginning. The stack has them when the guard's check has
+    ordered the old run's end, and never if the check refuses.
     """
     if not deployed.status.endswith("_IN_PROGRESS"):
         return deployed
-    old = [entry.run for entry in entries if entry.is_open and entry.run != deployed.run
-           and entry.stack == entry.began_stack == deployed.stack and entry.order_for(deployed.stack) is None
-           and _was_replaced(entry, deployed)]
-    return replace(deployed, run=old[0]) if old else deployed
+    others = [entry for entry in entries if entry.run != deployed.run]
+    is_replaced = any(entry.order_for(deployed.stack) is not None for entry in others)
+    old = [entry.run for entry in others if entry.is_open and entry.stack == entry.began_stack == deployed.stack
+           and entry.order_for(deployed.stack) is None and _was_replaced(entry, deployed)]
+    return replace(deployed, run=old[0] if old else deployed.run,
+                   has_other_limits=deployed.status.startswith("UPDATE") and not is_replaced)
 
 
 def _unsettled(entry: Entry) -> list[str]:

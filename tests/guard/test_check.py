@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 from runtime.errors import RunError
 from runtime.guard.check import (
+    ANSWER_S,
     CHECK_TYPE,
     ENDS_AT,
     FRESH_S,
     LIFETIME_PROPERTY,
+    REPLACEMENT_S,
     SEEN_S,
     START_TYPE,
     VERSION,
@@ -23,10 +26,12 @@ from runtime.guard.check import (
     is_request,
 )
 from runtime.guard.needs import Needs
+from stacks.guard import TIMEOUT_S
 from tests.guard.pretended_account import refused
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 NOW_S, WAIT_S = 1_000_000.0, 80.0
+CREATED = datetime.datetime.fromtimestamp(NOW_S - 20.0, datetime.UTC)
 STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-one/7f5c1c50"
 
 
@@ -50,7 +55,7 @@ class Limits:
         return self
 
     def describe_stacks(self, *, StackName: str) -> dict[str, Any]:
-        return {"Stacks": [{"StackName": StackName, "StackStatus": self.status}]}
+        return {"Stacks": [{"StackName": StackName, "StackStatus": self.status, "CreationTime": CREATED}]}
 
     def start_execution(self, *, stateMachineArn: str, name: str) -> None:
         self.started.append((stateMachineArn, name))
@@ -106,7 +111,7 @@ class Formation:
         return self.seen if self.now_s >= self.listed_at_s else {}
 
     def _replace_run(self, stack: str, run: str, by: str, *, until_s: float) -> None:
-        assert self.now_s < until_s <= NOW_S + WAIT_S
+        assert until_s - self.now_s == REPLACEMENT_S
         self.replaced.append((stack, run, by))
 
     def _sleep(self, seconds: float) -> None:
@@ -267,7 +272,7 @@ def test_rounds_that_cannot_be_started_fail_the_deployment(
         raise refused("AccessDeniedException", "not authorized to perform: states:StartExecution")
 
     monkeypatch.setattr(formation.account, "start_execution", refuse)
-    assert "states:StartExecution" in formation.ask(START_TYPE, ResourceProperties={"Machine": "arn:of:it"})
+    assert "states:StartExecution" in formation.ask(START_TYPE, ResourceProperties={"Machine": "arn:of:it", "Run": "r"})
 
 
 OLD = {"OldResourceProperties": {"Run": "old"}, "PhysicalResourceId": "known"}
@@ -301,6 +306,68 @@ def test_nothing_holds_up_the_rollback_of_an_update(formation: Formation) -> Non
     formation.account.concurrency = 0
     assert formation.ask(request="Update", **OLD) == ""
     # CloudFormation needs the attribute to restore the resources that have it.
-    assert formation.place.answer["Data"] == {ENDS_AT: "1970-01-12T15:46:40Z"}
+    assert formation.place.answer["Data"] == {ENDS_AT: "1970-01-12T15:46:20Z"}
     assert formation.ask(START_TYPE, "Update", ResourceProperties={"Machine": "arn:of:it"}, **OLD) == ""
     assert (formation.replaced, formation.account.started, formation.looks) == ([], [], 0)
+
+
+def test_a_rollback_does_not_prolong_the_lifetime(formation: Formation) -> None:
+    formation.needs = {LIFETIME_PROPERTY: "7200"}
+    assert formation.ask() == ""
+    told = formation.place.answer["Data"]
+    formation.now_s += 3600.0
+    formation.account.status = "UPDATE_ROLLBACK_IN_PROGRESS"
+    assert formation.ask(request="Update", OldResourceProperties={**formation.needs}) == ""
+    assert formation.place.answer["Data"] == told
+
+
+def test_an_update_whose_lifetime_is_over_is_refused(formation: Formation) -> None:
+    """AWS would refuse a schedule in the past, in the middle of the update."""
+    formation.needs = {LIFETIME_PROPERTY: "2363", "Run": "one"}
+    formation.seen["Nitro-one"] = {"created_at_s": NOW_S - 3600.0}
+    assert "its lifetime of 0.7 hours is over" in formation.ask(
+        request="Update", OldResourceProperties={LIFETIME_PROPERTY: "13131", "Run": "one"})
+
+
+def test_an_update_of_the_same_run_starts_no_second_execution(formation: Formation) -> None:
+    formation.needs = {"Machine": "m", "Run": "one"}
+    old = {"Machine": "m", "Run": "one", "Version": str(VERSION - 1)}
+    assert formation.ask(START_TYPE, "Update", OldResourceProperties=old) == ""
+    assert formation.account.started == []
+
+
+@pytest.mark.parametrize("total", [164, 200, 227])
+def test_a_stacks_own_warm_actors_do_not_refuse_its_update(formation: Formation, total: int) -> None:
+    formation.needs = replace(NEEDS, held="64").properties()
+    formation.account.concurrency = total
+    assert formation.ask() == ""
+    formation.account.concurrency = total - 64
+    assert formation.ask(request="Update", OldResourceProperties={**formation.needs, "BudgetUsd": "1"}) == ""
+
+
+def test_a_quota_without_a_value_of_the_accounts_own_refuses_nothing(
+    formation: Formation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no(**_: str) -> None:
+        raise refused("NoSuchResourceException", "no applied value")
+
+    monkeypatch.setattr(formation.account, "get_service_quota", no)
+    formation.needs = NEEDS.properties()
+    assert formation.ask() == ""
+
+
+def test_slow_answers_end_before_lambda_ends_the_function(
+    formation: Formation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call may take 14 s: two tries of 7 s. Then a new guard's first tick is waited for, and an old learner."""
+    def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(**words: Any) -> Any:
+            formation.now_s += 14.0
+            return call(**words)
+        return slow
+
+    for name in ("get_account_settings", "describe_instance_types", "get_ebs_default_kms_key_id", "get_service_quota"):
+        monkeypatch.setattr(formation.account, name, slowly(getattr(formation.account, name)))
+    formation.needs, formation.ticks_s = replace(NEEDS, actors_min="1").properties(), [NOW_S + 500.0]
+    assert "not armed" in formation.ask()
+    assert formation.now_s - NOW_S + REPLACEMENT_S < TIMEOUT_S < ANSWER_S

@@ -19,12 +19,13 @@ import moto
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from botocore.response import StreamingBody
+from moto.backends import get_backend
 
 from runtime.aws.asking import AccountError
 from runtime.aws.clients import PROMPT
 from runtime.aws.stacks import find_stack
 from runtime.guard import watch
-from runtime.guard.check import VERSION
+from runtime.guard.check import REPLACEMENT_S, VERSION
 from runtime.guard.deletion import TeardownError
 from runtime.guard.function import handler
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, LedgerError
@@ -1143,8 +1144,73 @@ def test_a_run_that_was_ended_in_a_stack_does_not_come_back_in_it(account: Accou
     assert desired() == 1
 
 
-def test_an_update_of_the_same_run_ends_nothing(account: Account) -> None:
+def test_an_update_of_the_same_run_does_not_reach_a_learner_and_is_refused(account: Account) -> None:
     stack = account.deploy("hopper")
     account.train("hopper", stack)
-    account.guard().replace_run(stack, f"hopper/{RUN}", f"hopper/{RUN}", until_s=account.now_s + 80.0)
+    with pytest.raises(ReplacementError, match="run hopper/first is training in this stack.*runtime stop hopper"):
+        account.guard().replace_run(stack, f"hopper/{RUN}", f"hopper/{RUN}", until_s=account.now_s + 80.0)
     assert (account.ledger.get(f"hopper/{RUN}").order, desired(), account.calls) == (None, 1, [])
+    account.ledger.finish(f"hopper/{RUN}", stack=stack, reason="target_return")
+    account.guard().replace_run(stack, f"hopper/{RUN}", f"hopper/{RUN}", until_s=account.now_s + 80.0)
+
+
+def tags() -> dict[str, str]:
+    (stack,) = [one for one in get_backend("cloudformation")["123456789012"]["us-east-1"].stacks.values()
+                if one.name == "Nitro-hopper"]
+    return stack.tags
+
+
+def trained_for_an_hour(account: Account) -> str:
+    stack = account.deploy("hopper")
+    for _ in range(12):
+        account.train("hopper", stack)
+        account.tick(0.0)
+        account.now_s += 300.0
+    return stack
+
+
+@pytest.mark.parametrize("new", [
+    {"nitro:lifetime-hours": "0.5"}, {"nitro:budget-usd": "0.02", "nitro:tail-usd": "0.01"},
+    {"nitro:floor-usd-per-hour": "40", "nitro:burn-usd-per-hour": "41"}])
+@pytest.mark.parametrize("by", [RUN, SECOND])
+def test_an_update_that_is_refused_leaves_the_old_run_alone(account: Account, by: str, new: dict[str, str]) -> None:
+    """The stack shows the new limits from the beginning of the update, though nothing of it was made."""
+    stack = trained_for_an_hour(account)
+    before = dict(tags())
+    account.train("hopper", stack)
+    update(account, by)
+    tags().update(new)
+    assert account.tick()["Nitro-hopper"]["decision"] == ""
+    update(account, RUN, "UPDATE_ROLLBACK_COMPLETE")
+    tags().update(before)
+    account.train("hopper", stack)
+    assert account.tick()["Nitro-hopper"]["decision"] == ""
+
+
+def test_a_tick_before_the_check_does_not_refuse_the_second_run(account: Account) -> None:
+    stack = trained_for_an_hour(account)
+    account.train("hopper", stack)
+    update(account)
+    tags()["nitro:lifetime-hours"] = "0.5"
+    account.tick(0.0)
+    replacing(account, stack, ends_after_s=30.0)
+
+
+def test_the_bill_of_a_replaced_run_has_its_own_prices(account: Account) -> None:
+    stack = trained_for_an_hour(account)
+    account.train("hopper", stack)
+    update(account)
+    tags().update({"nitro:floor-usd-per-hour": "40", "nitro:burn-usd-per-hour": "41", "nitro:budget-usd": "100"})
+    replacing(account, stack, ends_after_s=30.0)
+    update(account, status="UPDATE_COMPLETE")
+    account.tick(), account.tick()
+    assert account.ledger.get(f"hopper/{RUN}").spent_usd < 0.1
+
+
+def test_a_replaced_learner_has_its_whole_grace_to_keep_results(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    replacing(account, stack, ends_after_s=STOP_GRACE_S - 10.0, until_s=REPLACEMENT_S)
+    assert account.ledger.get(f"hopper/{RUN}").state == FINISHED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.guard.check import ANSWER_S, CHECK_TYPE, LIFETIME_PROPERTY, VERSION, VERSION_TYPE
+from runtime.guard.check import ANSWER_S, CHECK_TYPE, LIFETIME_PROPERTY, REPLACEMENT_S, VERSION, VERSION_TYPE
 from runtime.guard.needs import Needs
 from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
@@ -73,8 +73,8 @@ def test_its_function(serverless: Assembly) -> None:
     function = only(serverless, "Lambda::Function")
     assert function["Handler"] == "runtime.guard.function.handler"
     assert (function["MemorySize"], function["Architectures"]) == (256, ["x86_64"]), "Lambda has no Arm in some regions"
-    # Two ticks may overlap. One must not be cut off while it waits.
-    assert 60 < function["Timeout"] <= 120
+    # A tick must not be cut off while it waits, nor a check that waits for the old learner.
+    assert REPLACEMENT_S + 60 < function["Timeout"] < ANSWER_S
     assert "VpcConfig" not in function, "it calls AWS, and no network of ours"
     (table,) = serverless.resources("AWS::DynamoDB::Table", GUARD)
     (topic,) = serverless.resources("AWS::SNS::Topic", GUARD)

@@ -67,7 +67,7 @@ def _played(name: str, play_it: Callable[..., dict[str, Any]], out: Path, rate: 
         result = play_it(out, **({} if rate is None else {"rate": rate}))
         _draw(result, out)
         return result
-    except RehearsalError as error:
+    except (RehearsalError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {"result": f"failed: {error}", "spend": {}, "wall_s": 0.0, "clock_s": 0.0, "problems": [str(error)]}
 
