@@ -115,7 +115,8 @@ def test_its_certificate_is_for_its_address_alone(server: LearnerServer, certifi
 
 @pytest.mark.parametrize("command", [
     "CONFIG GET *", "FLUSHALL", "KEYS *", "SHUTDOWN NOSAVE", "ACL LIST", "REPLICAOF 127.0.0.1 1",
-    "MODULE LIST", "MONITOR", "SAVE", "SET weights:1 poison", "GET trajectory:a", "DEL {run}:weights:1", "EVAL return 0"])
+    "MODULE LIST", "MONITOR", "SAVE", "SET weights:1 poison", "GET trajectory:a",
+    "DEL {run}:weights:1", "EVAL return 0"])
 def test_actors_have_the_rights_that_are_deployed(server: LearnerServer, certificate: Path, command: str):
     with closing(client(server, certificate)) as actor, pytest.raises(redis.exceptions.NoPermissionError):
         actor.execute_command(*command.split())
