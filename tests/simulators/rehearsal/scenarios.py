@@ -329,7 +329,7 @@ def _check_ended_quickly(world: Rehearsal, because: str) -> None:
 def _stellaris(world: Rehearsal) -> None:
     """No instance, several learner functions at once: one is killed, one hangs, then the coordinator is killed."""
     text = experiment(cache="none", learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
-                      provisioned=0, update_s=300, deadline_s=60, max_rounds=_ROUNDS, usd=_AMPLE_USD)
+                      provisioned=0, update_s=300, deadline_s=60, max_rounds=5 * _ROUNDS, usd=_AMPLE_USD)
     deployment = world.deploy(text=text.replace("epochs: 10, minibatch_steps: 128", "epochs: 4, minibatch_steps: 256"))
     learner = f"{deployment.stack}-learner"
     world.check(learner in world.found_deployed["functions"], "Describe finds no learner function")
@@ -343,7 +343,7 @@ def _stellaris(world: Rehearsal) -> None:
     for process in world.account.functions.process_ids(deployment.coordinator):
         os.kill(process, signal.SIGKILL)
     world.until_gone()
-    _check_rounds(world)
+    _check_rounds(world, 5 * _ROUNDS)
     rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
     lost = [row["gradients_lost"] for row in rows]
     world.check(1 <= sum(lost) <= 2, f"the rounds lost {lost} gradients")
