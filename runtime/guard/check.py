@@ -84,14 +84,14 @@ def answer(
             _check_needs(event, client)
             seen = _wait_until_seen(event["StackId"], look, now, pause_s, sleep)
             _wait_until_armed(last_tick_s, now, until_s, pause_s, sleep)
+            began_s = float(seen["created_at_s"])
             if event["RequestType"] == "Update":
                 old, new = _runs(event)
                 replace_run(event["StackId"], old, new, until_s=now() + REPLACEMENT_S)
                 # The lifetime of another run begins now.
-                seen = seen if old == new else {"created_at_s": now()}
-            if LIFETIME_PROPERTY in event["ResourceProperties"]:
-                _check_lifetime(float(event["ResourceProperties"][LIFETIME_PROPERTY]), seen["created_at_s"], now())
-                told = _ends_at(event["ResourceProperties"], seen["created_at_s"])
+                began_s = began_s if old == new else now()
+            _check_lifetime(event["ResourceProperties"], began_s, now())
+            told = _ends_at(event["ResourceProperties"], began_s)
     except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
     body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
@@ -157,12 +157,13 @@ def _check_needs(event: Mapping[str, Any], client: Client) -> None:
         raise UnguardedError(f"{refusal}. Nothing was made")
 
 
-def _check_lifetime(lifetime_s: float, began_s: float, now_s: float) -> None:
+def _check_lifetime(properties: Mapping[str, Any], began_s: float, now_s: float) -> None:
     """Checks that a stack's lifetime is not over: AWS would refuse its schedules.
 
     Raises:
         UnguardedError: It is over.
     """
+    lifetime_s = float(properties.get(LIFETIME_PROPERTY, "inf"))
     if began_s + lifetime_s <= now_s:
         raise UnguardedError(f"its lifetime of {lifetime_s / 3600:.1f} hours is over since its creation; end it first: "
                              "python -m runtime stop; then deploy again, which continues its run")
