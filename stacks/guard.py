@@ -43,6 +43,7 @@ from runtime.names import (
     LEARNER_SUFFIX,
     LEDGER_OUTPUT,
     LEDGER_TABLE_VARIABLE,
+    NETWORK_STACK,
     REPORTS_TOPIC_VARIABLE,
     RESERVED_OUTPUT,
     STACK_PREFIX,
@@ -63,6 +64,7 @@ GUARD_NAMESPACE = "NitroGuard"
 _CHECK = "GuardCheck"
 _MINUTE = Duration.minutes(1)
 _STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
+_NETWORK = arn_of("cloudformation", f"stack/{NETWORK_STACK}/*")
 _GROUPS = arn_of("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}")
 _INSTANCES = arn_of("ec2", "instance/*")
 _MACHINES = arn_of("states", f"stateMachine:{STACK_PREFIX}*{COORDINATOR_SUFFIX}")
@@ -183,8 +185,8 @@ class GuardStack(Stack):
                           *self._cache_statements(), *self._limit_statements()):
             role.add_to_policy(statement)
         acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find unannounced resources")
-        for resource in (_STACKS, _GROUPS, _INSTANCES, _FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS, _MACHINES, _EXECUTIONS,
-                         *_CACHES.values()):
+        for resource in (_STACKS, _NETWORK, _GROUPS, _INSTANCES, _FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS, _MACHINES,
+                         _EXECUTIONS, *_CACHES.values()):
             acknowledge_wildcard(
                 role, _as_written(self.resolve(resource)), "Experiments come and go after the guard was made; what is "
                 f"theirs begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag")
@@ -201,9 +203,9 @@ class GuardStack(Stack):
     def _stack_statements(self) -> list[iam.PolicyStatement]:
         """CloudFormation deletes a stack with the role that created it, which it remembers."""
         return [
-            # DescribeStacks without a name lists all stacks, for which AWS requires both rights.
-            iam.PolicyStatement(sid="FindStacks", resources=["*"],
-                                actions=["cloudformation:DescribeStacks", "cloudformation:ListStacks"]),
+            iam.PolicyStatement(sid="FindStacks", resources=["*"], actions=["tag:GetResources"]),
+            iam.PolicyStatement(sid="ReadStacks", resources=[_STACKS, _NETWORK],
+                                actions=["cloudformation:DescribeStacks"]),
             iam.PolicyStatement(sid="DeleteStacks", resources=[_STACKS],
                                 actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"]),
         ]

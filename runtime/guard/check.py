@@ -39,7 +39,7 @@ REPLACEMENT_S = STOP_GRACE_S + HEARTBEAT_S
 LIFETIME_PROPERTY, ENDS_AT = "LifetimeS", "EndsAt"
 """A stack tells how many seconds it may live. The answer's attribute is when they are over: UTC, ISO 8601."""
 SEEN_S = 30.0
-"""CloudFormation may list a stack some seconds after its creation began."""
+"""CloudFormation may say some seconds after a creation began that the stack is only being reviewed."""
 _REASON_CHARACTERS, _SEND_S = 1000, 20.0
 
 
@@ -53,7 +53,7 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 
 def answer(
-    event: Mapping[str, Any], look: Callable[[], Mapping[str, Mapping[str, Any]]],
+    event: Mapping[str, Any], look: Callable[[str], Mapping[str, Mapping[str, Any]]],
     last_tick_s: Callable[[], float | None], *, client: Client, replace_run: Callable[..., None],
     now: Callable[[], float], wait_s: float, pause_s: float,
     sleep: Callable[[float], None] = time.sleep,
@@ -62,7 +62,8 @@ def answer(
 
     Args:
         event: The request.
-        look: Looks at all deployments without changing anything. Returns `Guard.tick`'s reports by stack.
+        look: Looks at all deployments and changes nothing but a note of the stack with this id. Returns `Guard.tick`'s
+            reports by stack.
         last_tick_s: Returns the time of the last tick by EventBridge, in seconds since 1970; None if there was none.
         client: Makes boto3 clients by service name.
         replace_run: `Guard.replace_run`.
@@ -178,7 +179,7 @@ def _ends_at(properties: Mapping[str, Any], began_s: float) -> dict[str, str]:
 
 
 def _wait_until_seen(
-    stack: str, look: Callable[[], Mapping[str, Mapping[str, Any]]], now: Callable[[], float], pause_s: float,
+    stack: str, look: Callable[[str], Mapping[str, Mapping[str, Any]]], now: Callable[[], float], pause_s: float,
     sleep: Callable[[float], None],
 ) -> Mapping[str, Any]:
     """Waits until the guard sees the stack that asks; returns its report. Trouble with other stacks does not matter.
@@ -187,7 +188,7 @@ def _wait_until_seen(
         UnguardedError: It does not see it, or there is something wrong with it.
     """
     name, until_s = stack.split("/")[1], now() + SEEN_S
-    while name not in (seen := look()) and now() < until_s:
+    while name not in (seen := look(stack)) and now() < until_s:
         sleep(pause_s)
     if name not in seen:
         raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "

@@ -60,15 +60,14 @@ def handler(
     ledger = Ledger(client("dynamodb"), os.environ[LEDGER_TABLE_VARIABLE])
     guard = Guard(client, ledger, tell, now=now, tick_s=tick_s, pause_s=pause_s)
 
-    def look(*, is_rehearsed: bool) -> dict[str, Any]:
-        seen = guard.tick(is_rehearsed=is_rehearsed)
+    def look(*, is_rehearsed: bool, asking: str = "") -> dict[str, Any]:
+        seen = guard.tick(is_rehearsed=is_rehearsed, asking=asking)
         _log.info(json.dumps(seen))
         return seen
 
     if is_request(event):
-        answer(event, lambda: {one["stack"]: one for one in look(is_rehearsed=True)["experiments"]},
-               ledger.last_tick_s, client=client, replace_run=guard.replace_run, now=now, wait_s=2 * tick_s,
-               pause_s=pause_s)
+        answer(event, lambda stack: _by_stack(look(is_rehearsed=True, asking=stack)), ledger.last_tick_s,
+               client=client, replace_run=guard.replace_run, now=now, wait_s=2 * tick_s, pause_s=pause_s)
         return {}
     if event.get("rehearse"):
         return look(is_rehearsed=True)
@@ -77,6 +76,10 @@ def handler(
     if failed or untold:
         raise RuntimeError("; ".join(failed + untold))
     return seen
+
+
+def _by_stack(seen: Mapping[str, Any]) -> dict[str, Any]:
+    return {one["stack"]: one for one in seen["experiments"]}
 
 
 @cache

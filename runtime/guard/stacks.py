@@ -6,14 +6,19 @@ The tags are on the stack itself, because the CDK's own tags reach only resource
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.aws.stacks import WITHOUT_RESOURCES, all_stacks, tags_of
+from runtime.aws.asking import list_all
+from runtime.aws.clients import Client
+from runtime.aws.failures import AWS_ERRORS
+from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, tags_of
 from runtime.guard.ledger import Entry
-from runtime.names import EXPERIMENT_TAG, RUN_TAG, TAG_PREFIX, run_key, stack_name
+from runtime.names import EXPERIMENT_TAG, RUN_TAG, STACK_PREFIX, TAG_PREFIX, run_key, stack_name
 
+_STACK_ID = re.compile(rf"arn:[\w-]+:cloudformation:[\w-]+:\d+:stack/{STACK_PREFIX}[A-Za-z0-9-]+/[A-Za-z0-9-]+")
 _LIMIT_MAX = 1e6
 NEVER = (0.0, 0.0)
 
@@ -140,18 +145,55 @@ def tags_of_limits(
             f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours)}
 
 
-def find_deployments(client: Any) -> list[GuardedStack]:
-    """Returns all deployments of the account and region that have or may get resources, by name.
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the guard found in an account and region.
+
+    Attributes:
+        deployments: Those that have or may get resources, by name.
+        unseen: Why other stacks, by id, or the list itself could not be read. There may be deployments among them.
+        foreign: Why the guard has no rights on other stacks with a deployment's tags, by name.
+    """
+
+    deployments: list[GuardedStack]
+    unseen: dict[str, str]
+    foreign: dict[str, str]
+
+
+def find_deployments(client: Client, known: Iterable[str] = ()) -> Found:
+    """Finds stacks by their tags, and describes each alone. An account's other stacks cost no requests.
+
+    AWS lists a tag some time after the stack's creation, and may list it for hours after its deletion.
 
     Args:
-        client: CloudFormation client.
-
-    Raises:
-        ClientError: CloudFormation refuses.
-        BotoCoreError: CloudFormation cannot be reached.
+        client: Makes boto3 clients by service name.
+        known: Ids of stacks to look at even if no list has them.
     """
-    found = [deployed for stack in all_stacks(client) if (deployed := read_deployment(stack)) is not None]
-    return sorted(found, key=lambda one: one.name)
+    found, unseen, foreign, tagged = [], {}, {}, set()
+    try:
+        tagged = {str(one["ResourceARN"]) for one in list_all(
+            client("resourcegroupstaggingapi"), "get_resources", "ResourceTagMappingList",
+            TagFilters=[{"Key": EXPERIMENT_TAG}], ResourceTypeFilters=["cloudformation:stack"])}
+    except AWS_ERRORS as error:
+        unseen["the list of stacks"] = f"{type(error).__name__}: {error}"
+    for stack in sorted(tagged.union(known)):
+        name = stack.split("/")[1]
+        if not is_ours(stack):
+            foreign[name] = f"it has an experiment's tags, but its name is {name}: the guard has no right to end it"
+            continue
+        try:
+            described = find_stack(client("cloudformation"), stack)
+        except AWS_ERRORS as error:
+            unseen[stack] = f"{type(error).__name__}: {error}"
+            continue
+        if described and (deployed := read_deployment(described)):
+            found.append(deployed)
+    return Found(deployments=sorted(found, key=lambda one: one.name), unseen=unseen, foreign=foreign)
+
+
+def is_ours(stack: str) -> bool:
+    """Returns whether a text is the id of a stack on which the guard has rights."""
+    return _STACK_ID.fullmatch(stack) is not None
 
 
 def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> GuardedStack | None:

@@ -24,7 +24,7 @@ from runtime.errors import RunError
 from runtime.guard.decision import reason_of_stack, reason_to_end
 from runtime.guard.ledger import STARTING, TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.parts import end_learner, missing_of, read_parts
-from runtime.guard.stacks import GuardedStack, find_deployments, read_deployment
+from runtime.guard.stacks import GuardedStack, find_deployments, is_ours, read_deployment
 from runtime.guard.teardown import GONE, Teardown
 from runtime.guard.times import STOP_GRACE_S
 from runtime.guard.turns import Work, take_turns
@@ -36,6 +36,8 @@ ACT_S = 75.0
 """No step of a teardown begins later in a tick. The longest one, two calls that hang, then still ends in time."""
 LOOKED_AT_ALL = "every deployment was looked at"
 """Log line after a tick has decided about all deployments and ordered teardowns. An alarm counts these lines."""
+_LISTED_S = 86_400.0
+"""A list of tags surely has a stack this long after its creation."""
 _NAME_CHARACTERS = 100
 _log = logging.getLogger("nitro.guard")
 
@@ -100,41 +102,48 @@ class Guard:
         self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
         self.teardown = Teardown(client, ledger, tell, now)
 
-    def tick(self, *, is_rehearsed: bool = False) -> dict[str, Any]:
+    def tick(self, *, is_rehearsed: bool = False, asking: str = "") -> dict[str, Any]:
         """Looks at every deployment, orders the teardowns that are due, and then works on them.
 
         Args:
             is_rehearsed: Only report what would be done.
+            asking: Id of the stack whose check asks whether the guard sees it. The ledger keeps it, so that later ticks
+                see it, too, however late its tags are listed.
 
         Returns:
             ``at``, and for each experiment ``stack``, ``run``, ``created_at_s`` (when it began to cost money),
             ``projected_usd``, ``decision`` (why it is taken down; empty if it is not), ``waiting_for`` and, if it could
             not be handled, ``error``. Before them the same for
-            each ledger entry that names a stack which is not its run's or cannot be looked up.
+            each ledger entry that names a stack which is not its run's or cannot be looked up, and for each stack that
+            could not be read or on which the guard has no rights.
 
         Raises:
             LedgerError: The ledger cannot be used.
-            ClientError: CloudFormation refuses.
-            BotoCoreError: CloudFormation cannot be reached.
         """
         began_s, now_s = self._clock(), self._now()
         looked_at_s = self._ledger.last_tick_s() or 0.0
         entries = self._ledger.entries()
         by_run = {entry.run: entry for entry in entries}
-        owned = [_with_owner(one, entries) for one in find_deployments(self._client("cloudformation"))]
+        known = {entry.began_stack for entry in entries if is_ours(entry.began_stack) and (
+            entry.is_open or now_s - entry.began_at_s < _LISTED_S)}
+        seen = find_deployments(self._client, known | {asking} if asking else known)
+        owned = [_with_owner(one, entries) for one in seen.deployments]
         found = [one.begun(by_run.get(one.run), looked_at_s) for one in owned]
         cases = [self._decided(one, by_run.get(one.run), now_s) for one in found]
+        for case in cases:
+            if case.stack == asking:
+                self._note(case)
         if not is_rehearsed:
             for case in cases:
                 self._write(case, now_s)
-            if not any("error" in case.report for case in cases):
-                # The time is from before the list of stacks: a stack that is not in it did not exist then.
+            if seen.unseen.keys() <= known and not any("error" in case.report for case in cases):
+                # The time is from before the list: a stack that neither it nor the ledger has did not cost anything.
                 self._ledger.tick(now_s)
                 _log.info(LOOKED_AT_ALL)
         there = {one.stack: one for one in found}
         # Bill an earlier stack before the one that replaced it.
         gone = [_Case(stack, entry.run, entry) for entry in entries for stack in _unsettled(entry)
-                if stack not in there or there[stack].run != entry.run]
+                if stack not in seen.unseen and (stack not in there or there[stack].run != entry.run)]
         cases = gone + cases
         if is_rehearsed:
             for case in gone:
@@ -142,7 +151,9 @@ class Guard:
         else:
             self._act([case for case in cases if "error" not in case.report], there, began_s, now_s)
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
-        return {"at": at.isoformat(timespec="seconds"), "experiments": [
+        unread = [_Case(name.rpartition("stack/")[2].partition("/")[0], "", None).report | {"error": error}
+                  for name, error in (seen.unseen | seen.foreign).items()]
+        return {"at": at.isoformat(timespec="seconds"), "experiments": unread + [
             case.report for case in sorted(cases, key=lambda case: case.deployed is not None)]}
 
     def _decided(self, deployed: GuardedStack, entry: Entry | None, now_s: float) -> _Case:
@@ -159,16 +170,23 @@ class Guard:
         case.report["decision"] = case.reason
         return case
 
+    def _note(self, case: _Case) -> Entry | None:
+        """Writes that a stack was seen, and since when it costs money; returns the entry."""
+        deployed, entry = case.deployed, case.entry
+        assert deployed is not None, "it was seen"
+        if (entry is None or entry.stack != deployed.stack) and deployed.status != "DELETE_COMPLETE":
+            entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
+        if entry is not None and entry.began_s(deployed.stack) is None:
+            self._ledger.begin(deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s)
+        return entry
+
     def _write(self, case: _Case, now_s: float) -> None:
         """Writes what was seen and decided. From then on, a live learner knows that it must end."""
         deployed, entry = case.deployed, case.entry
         if deployed is None:
             return
         try:
-            if (entry is None or entry.stack != deployed.stack) and deployed.status != "DELETE_COMPLETE":
-                entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
-            if entry is not None and entry.began_s(deployed.stack) is None:
-                self._ledger.begin(deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s)
+            entry = self._note(case)
             if case.reason and not (entry and entry.order_for(deployed.stack)):
                 entry = self.teardown.order(deployed, case.reason)
             if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:

@@ -115,6 +115,7 @@ class Stack:
         begun_s: When CloudFormation begins each part, by type; missing if never.
         made_s: When each exists and is billed; the group not before it launches.
         listed_s: Delay until CloudFormation lists a part that it begins.
+        tagged_s: When the list of tags has it; it keeps a stack that is gone.
         gone_s: When each is gone.
         fails_s: When its creation fails by itself.
         rolled_back_s: When CloudFormation has rolled back all its parts.
@@ -128,6 +129,7 @@ class Stack:
     begun_s: dict[str, float]
     made_s: dict[str, float]
     listed_s: float = 0.0
+    tagged_s: float = 0.0
     fails_s: float = math.inf
     rolled_back_s: float = math.inf
     complete_s: float = math.inf
@@ -244,6 +246,14 @@ class _Answers:
             "StackName": one.name, "StackId": one.id, "StackStatus": one.status(account.now_s),
             "CreationTime": at(one.prepared_s),
             "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()]} for one in found]}
+
+    @staticmethod
+    def get_resources(account: Account, TagFilters: Any, ResourceTypeFilters: Any) -> dict[str, Any]:
+        assert ResourceTypeFilters == ["cloudformation:stack"]
+        (wanted,) = TagFilters
+        return {"ResourceTagMappingList": [{
+            "ResourceARN": one.id, "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
+        } for one in account.stacks if wanted["Key"] in one.tags and one.tagged_s <= account.now_s]}
 
     @staticmethod
     def list_stack_resources(account: Account, StackName: str) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Formation:
         assert {"SUCCESS": "", "FAILED": told["Reason"]}[told["Status"]] in told["Reason"]
         return told["Reason"] if told["Status"] == "FAILED" else ""
 
-    def _look(self) -> dict[str, dict[str, Any]]:
+    def _look(self, stack: str) -> dict[str, dict[str, Any]]:
+        assert stack == STACK
         self.looks += 1
         if self.problem:
             raise self.problem

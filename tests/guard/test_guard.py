@@ -78,6 +78,9 @@ class Account:
     Attributes:
         calls: Calls to AWS except reads: service and operation, in order.
         fail: Called before each call; may raise.
+        reads: Requests to find stacks: service and operation, in order.
+        untagged: Names of stacks that the list of tags does not have yet.
+        listed_too: Deleted stacks that the list of tags still has.
         clock: A file with the time for moto, in which network interfaces linger.
         unmade: Types of resources that CloudFormation has not begun yet.
         hanging: Calls that name one of these get no answer.
@@ -94,6 +97,9 @@ class Account:
     fail_reading: set[str] = field(default_factory=set)
     unmade: set[str] = field(default_factory=set)
     hanging: tuple[str, ...] = ()
+    reads: list[str] = field(default_factory=list)
+    untagged: set[str] = field(default_factory=set)
+    listed_too: list[dict[str, Any]] = field(default_factory=list)
     clock: Path | None = None
 
     def client(self, service: str, *, is_quick: bool = False) -> Any:
@@ -110,7 +116,7 @@ class Account:
         if self.clock:
             client_of("cloudformation").signal_resource(
                 StackName=f"Nitro-{name}", LogicalResourceId=GROUP_LOGICAL_ID, UniqueId="i", Status="SUCCESS")
-        (found,) = [one for one in find_deployments(client_of("cloudformation")) if one.experiment == name]
+        (found,) = [one for one in find_deployments(client_of).deployments if one.experiment == name]
         self.now_s = max(self.now_s, found.created_at_s)
         return found.stack
 
@@ -195,21 +201,30 @@ class _Spy:
 
     def _describe_stacks(self, *, StackName: str) -> Any:
         """Refuses impossible names, as AWS does. moto says of any name that there is no such stack."""
-        self._hang(StackName)
+        self._account.reads.append("cloudformation.describe_stacks")
+        self._refuse("describe_stacks")
         if not re.fullmatch(r"[a-zA-Z][-a-zA-Z0-9]*|arn:aws:[-a-zA-Z0-9:/._+]*", StackName):
             raise ClientError({"Error": {"Code": "ValidationError", "Message": (
                 f"1 validation error detected: Value '{StackName}' at 'stackName' failed to satisfy constraint")}},
                 "DescribeStacks")
         return self._client.describe_stacks(StackName=StackName)
 
-    def _paginator(self, operation: str) -> Any:
+    def _refuse(self, operation: str) -> None:
         if operation in self._account.fail_reading:
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+
+    def _paginator(self, operation: str) -> Any:
+        self._account.reads.append(f"{self._service}.{operation}")
+        self._refuse(operation)
         return SimpleNamespace(paginate=lambda **arguments: (
             self._hang(str(arguments)) or self._begun(self._client.get_paginator(operation).paginate(**arguments))))
 
     def _begun(self, pages: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for page in pages:
+            if "ResourceTagMappingList" in page:
+                page = page | {"ResourceTagMappingList": [
+                    one for one in (*page["ResourceTagMappingList"], *self._account.listed_too)
+                    if one["ResourceARN"].split("/")[1] not in self._account.untagged]}
             listed = page.get("StackResourceSummaries", [])
             yield page | {"StackResourceSummaries": [
                 one for one in listed if one["ResourceType"] not in self._account.unmade]} if listed else page
@@ -358,7 +373,7 @@ def test_nothing_is_counted_before_cloudformation_begins_to_make_it(account: Acc
     assert entry.from_s(stack.stack_id) == {
         "learner_from_s": made_s, "cache_from_s": looked_s, "provisioned_from_s": looked_s}
     stack.status = "CREATE_COMPLETE"
-    deployed = find_deployments(client_of("cloudformation"))[0].begun(entry, 0.0)
+    deployed = find_deployments(client_of).deployments[0].begun(entry, 0.0)
     assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx((
         deployed.burn_usd_per_hour * 180 + (deployed.cache_usd_per_hour + deployed.provisioned_usd_per_hour) * 300
         ) / 3600, abs=1e-6)
@@ -384,7 +399,7 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     account.tick()
     account.ledger.order(f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s)
     account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
-    (deployed,) = find_deployments(client_of("cloudformation"))
+    (deployed,) = find_deployments(client_of).deployments
     teardown = account.guard().teardown
     assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
         "stop key: the learner, which puts its results into the bucket, or the pool")
@@ -427,7 +442,7 @@ def test_a_learner_that_names_another_stack_at_its_end_is_billed_for_its_own(acc
     spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
     account.ledger.record(f"hopper/{RUN}", writer="w", stack=stack.replace("hopper", "none"), spent_usd=0.0,
                           reserved_usd=0.0, covered_until_s=account.now_s + 10**9)
-    (deployed,) = find_deployments(client_of("cloudformation"))
+    (deployed,) = find_deployments(client_of).deployments
     entry = account.ledger.get(deployed.run)
     account.now_s += 3600
     account.guard().teardown.advance(deployed.begun(entry, 0.0), entry)
@@ -531,7 +546,8 @@ def test_a_copy_of_a_stack_does_not_take_the_place_of_the_real_one(account: Acco
     template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
     client.create_stack(StackName="Copy", TemplateBody=json.dumps(template), Tags=find_stack(client, stack)["Tags"])
     reports = account.tick()
-    assert "its name is Copy" in reports["Copy"]["decision"]
+    assert "its name is Copy" in reports["Copy"]["error"]
+    assert account.ledger.last_tick_s() == account.now_s, "it does not disarm the guard"
     assert reports["Nitro-hopper"]["decision"] == ""
     account.sleep(LATE_S)
     assert "has not reported" in account.tick()["Nitro-hopper"]["decision"]
@@ -560,6 +576,69 @@ def test_one_deployments_trouble_does_not_keep_the_guard_from_the_others(account
     reports = account.tick()
     assert "error" in reports["Nitro-hopper"]
     assert account.left("walker") == []
+
+
+def test_a_tick_asks_no_more_in_an_account_with_many_other_stacks(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"))
+
+    def reads() -> list[str]:
+        account.reads.clear()
+        assert account.tick()["Nitro-hopper"]["decision"] == ""
+        return list(account.reads)
+
+    alone = reads()
+    template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    for number in range(60):
+        client_of("cloudformation").create_stack(
+            StackName=f"Another-{number}", TemplateBody=template, Tags=[{"Key": "team", "Value": "another"}])
+    assert reads() == alone == ["resourcegroupstaggingapi.get_resources", "cloudformation.describe_stacks"]
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+def test_a_new_stack_is_seen_once_it_has_asked_however_late_its_tags_are_listed(
+    account: Account, is_tagged: bool
+) -> None:
+    stack = account.deploy("hopper")
+    if not is_tagged:
+        account.untagged = {"Nitro-hopper"}
+        assert account.tick() == {}
+        (report,) = account.guard().tick(is_rehearsed=True, asking=stack)["experiments"]
+        assert report["stack"] == "Nitro-hopper"
+    report = account.tick(MISSING_S + 60)["Nitro-hopper"]
+    assert report["decision"].startswith("its learner or pool never")
+    assert account.left("hopper") == []
+
+
+def test_a_list_of_tags_that_has_deleted_stacks_begins_nothing_anew(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED, reason="max_rounds")
+    account.listed_too = [{"ResourceARN": stack, "Tags": find_stack(client_of("cloudformation"), stack)["Tags"]}]
+    account.tick()
+    entry, told = account.ledger.get(f"hopper/{RUN}"), list(account.told)
+    assert account.tick() == {}
+    assert (account.ledger.get(f"hopper/{RUN}"), account.told) == (entry, told)
+
+
+def test_without_a_list_of_tags_the_stacks_of_the_ledger_are_decided_about(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"))
+    account.tick()
+    looked_s = account.now_s
+    account.fail_reading = {"get_resources"}
+    reports = account.tick(LATE_S + 60)
+    assert "AccessDenied" in reports["the list of stacks"]["error"]
+    assert reports["Nitro-hopper"]["decision"].endswith("has not reported for 10 minutes")
+    assert (account.left("hopper"), account.ledger.last_tick_s()) == ([], looked_s), "a new one may be missing"
+
+
+def test_a_stack_that_cannot_be_described_is_reported_and_ended_when_it_can(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"))
+    account.tick()
+    account.fail_reading = {"describe_stacks"}
+    assert "AccessDenied" in account.tick(LATE_S + 60)["Nitro-hopper"]["error"]
+    assert (account.ledger.last_tick_s(), account.calls) == (account.now_s, []), "the ledger knows it: none is missing"
+    account.fail_reading = set()
+    assert "error" not in account.tick()["Nitro-hopper"]
+    assert account.left("hopper") == []
 
 
 @pytest.mark.parametrize("hanging", NAMES)
@@ -622,7 +701,7 @@ def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     account.now_s = time.time()
     account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.25, reserved_usd=0.0,
                   covered_until_s=account.now_s, burn_usd_per_hour=0.6)
-    (deployed,) = find_deployments(client_of("cloudformation"))
+    (deployed,) = find_deployments(client_of).deployments
     account.tick(60)
     entry = account.ledger.get(f"hopper/{RUN}")
     minute_usd, block_usd = deployed.burn_usd_per_hour / 60, deployed.provisioned_usd_per_hour / 12
@@ -755,7 +834,7 @@ def test_an_entry_about_a_stack_that_is_none_is_reported(account: Account) -> No
     entry = account.ledger.get(f"hopper/{RUN}")
     # Its reported sum counts, plus its stack's whole lifetime at the price of all resources.
     assert (entry.stack, entry.spent_usd, entry.reserved_usd) == (stack, 0.03, 0.0)
-    (deployed,) = find_deployments(client_of("cloudformation"))
+    (deployed,) = find_deployments(client_of).deployments
     assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(
         0.03 + deployed.burn_usd_per_hour * (account.now_s - deployed.created_at_s) / 3600, abs=1e-6)
 

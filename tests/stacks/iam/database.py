@@ -32,7 +32,7 @@ NAMED_OTHERWISE = {
 """Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
 Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds missing ones.
 """
-PREFIXES = {"stepfunctions": "states", "service-quotas": "servicequotas"}
+PREFIXES = {"resourcegroupstaggingapi": "tag", "stepfunctions": "states", "service-quotas": "servicequotas"}
 """Services with another name in IAM than in botocore."""
 ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
 """Dependent actions that the reference omits. Lambda Developer Guide, "Defining Lambda function permissions with an

@@ -31,7 +31,7 @@ from stacks.components.learner import BOOT_SCRIPT
 from stacks.staging import GUARD_MODULE
 from tests.stacks.conftest import NAME, RUN, STACK
 from tests.stacks.iam import decisions
-from tests.stacks.iam.account import Account
+from tests.stacks.iam.account import STACK_UUID, Account
 from tests.stacks.iam.asked import requests_of
 from tests.stacks.iam.calls import ALL, Call, calls_from, calls_of_script
 from tests.stacks.iam.database import ACCOUNT, REGION, actions_of, expand, foreign_arns, resource_patterns
@@ -331,6 +331,7 @@ def guard(account: Account) -> Role:
         role.need_call(call, [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])], {
             "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
             "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}]})
+    role.need("cloudformation:DescribeStacks", _arn("cloudformation", f"stack/{NETWORK_STACK}/{STACK_UUID}"))
     _need_logs(role, function, GUARD_STACK)
     role.keep_out({"ec2:TerminateInstances": [{}], "iam:PassRole": [{"iam:PassedToService": ("ec2.amazonaws.com",)}]})
     return role
