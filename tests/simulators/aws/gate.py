@@ -40,7 +40,9 @@ _READING = {("s3", "GetObject"), ("s3", "HeadObject")}
 ONLY_JUDGE = "X-Only-Judge"
 """A request with this header is judged but not carried out: 204 if it is allowed."""
 _CREDENTIAL = re.compile(r"Credential=(\w+)/\d+/([\w-]+)/([\w-]+)/")
-_SIGNED_AS = {"monitoring": "cloudwatch", "states": "stepfunctions", "servicequotas": "service-quotas"}
+_SIGNED_AS = {
+    "monitoring": "cloudwatch", "states": "stepfunctions", "servicequotas": "service-quotas",
+    "tagging": "resourcegroupstaggingapi"}
 _ACCOUNT = "123456789012"
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
