@@ -9,7 +9,7 @@
 # make image   build EXPERIMENT's images with Debian's buildah, and run their contents; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint, check types and weigh
-# make weight  count each folder's lines of code, which may not exceed tests/weight.txt
+# make weight  weigh each room of the code, which may not exceed tests/rooms.txt
 # make bench   run the speed benchmarks, about 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
 # make figures  measure and draw the papers' figures (docs/figures.md) within an hour; continues if interrupted

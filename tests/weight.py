@@ -1,71 +1,106 @@
-"""Counts the lines of code in each top folder, and refuses more than tests/weight.txt records: ``make weight``.
+"""Weighs each room of the tree, and refuses more than tests/rooms.txt records: ``make weight``.
 
-Blank lines, comments and docstrings do not count. To let a folder grow, put its new figure and the reason in weight.txt
-in the same commit. ``--lower`` records lower figures.
+A room weighs the larger of its statements and of its syntax nodes divided by 12.5, docstrings left out. So neither
+longer lines nor denser statements make it lighter. Code in notebooks counts. Lines in other languages are a room, and
+so are kilobytes of data. To let a room grow, put its new figure and the reason in rooms.txt in the same commit.
+``--lower`` records lower figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import io
+import json
 import shutil
 import subprocess
 import sys
-import tokenize
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = "tests/weight.txt"
-_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+RECORD = "tests/rooms.txt"
+_NODES_PER_STATEMENT = 12.5
+_PRODUCT = ("app.py", "lambda_actor", "nitro_rl", "runtime", "stacks")
+_PYTHON, _LANGUAGES = (".py", ".ipynb"), (".sh", ".js", ".mjs", ".html", ".css", "Dockerfile")
+_DATA = (".json", ".safetensors")
 
 Record = dict[str, tuple[int, str]]
-"""Most lines per folder, and the reason."""
+"""Highest weight by room, and the reason."""
 
 
-def code_lines(text: str) -> int:
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return len(lines)
+def weigh(code: str) -> Counter[str]:
+    """Counts the statements and the syntax nodes of Python code, docstrings left out."""
+    nodes = list(ast.walk(ast.parse(code)))
+    docstrings = sum(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for node in nodes)
+    statements = sum(isinstance(node, ast.stmt) for node in nodes)
+    return Counter(statements=statements - docstrings, nodes=len(nodes) - 2 * docstrings)
 
 
 def weights(root: Path) -> dict[str, int]:
-    """Returns the lines of each top folder with Python code; files that git ignores do not count."""
+    """Returns the weight of each room, by name; files that git ignores do not count."""
+    counted: dict[str, Counter[str]] = {}
+    found: Counter[str] = Counter()
+    for path in _files(root):
+        name = path.relative_to(root)
+        if path.suffix in _PYTHON:
+            counted.setdefault(_room(name), Counter()).update(weigh(_code(path)))
+        elif name.name.endswith(_LANGUAGES):
+            found["lines in other languages"] += len(path.read_text().splitlines())
+        elif path.suffix in _DATA:
+            found["kilobytes of data"] += path.stat().st_size
+    found["kilobytes of data"] = -(-found["kilobytes of data"] // 1000)
+    weighed = {room: max(count["statements"], round(count["nodes"] / _NODES_PER_STATEMENT))
+               for room, count in counted.items()}
+    return dict(sorted(weighed.items())) | {name: figure for name, figure in found.items() if figure}
+
+
+def _files(root: Path) -> Iterator[Path]:
     ignored = {line.strip("/") for line in (root / ".gitignore").read_text().splitlines()}
-    found = {}
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in ignored:
-            files = [path for path in folder.rglob("*.py") if not ignored & set(path.relative_to(folder).parts)]
-            if lines := sum(code_lines(path.read_text()) for path in files):
-                found[folder.name] = lines
-    return found
+    for path in sorted(root.rglob("*")):
+        parts = path.relative_to(root).parts
+        if path.is_file() and not ignored & set(parts) and not parts[0].startswith("."):
+            yield path
+
+
+def _room(name: Path) -> str:
+    """Returns the room of a file: its top folder, in runtime the folder there."""
+    parts = name.parts[:-1]
+    if parts[:2] == ("tests", "simulators") or (name.parts[0] == "runtime" and len(parts) > 1):
+        return "/".join(parts[:2])
+    return name.parts[0]
+
+
+def _code(path: Path) -> str:
+    """Returns a file's Python code; of a notebook, the cells without lines for the shell."""
+    if path.suffix == ".py":
+        return path.read_text()
+    cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    lines = "\n".join("".join(cell) for cell in cells).splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("!", "%")))
 
 
 def parsed(text: str) -> Record:
-    rows = [line.split(maxsplit=2) for line in text.splitlines() if line and not line.startswith("#")]
-    return {folder: (int(figure), reason) for folder, figure, reason in rows}
+    rows = [line.split(": ", 2) for line in text.splitlines() if line and not line.startswith("#")]
+    return {room: (int(figure), reason) for room, figure, reason in rows}
 
 
 def objections(now: Mapping[str, int], record: Record, before: Record) -> list[str]:
     """Returns the violations: growth above the record, and a raised figure without a new reason.
 
     Args:
-        now: Lines by folder.
-        record: Allowed lines.
+        now: Weights by room.
+        record: Allowed weights.
         before: The record before its last change.
     """
-    grown = [f"{folder} has {lines:,} lines of code, more than the {record.get(folder, (0, ''))[0]:,} in {RECORD}: "
+    grown = [f"{room} weighs {figure:,}, more than the {record.get(room, (0, ''))[0]:,} in {RECORD}: "
              "make it less, or raise the figure there and say why"
-             for folder, lines in now.items() if lines > record.get(folder, (0, ""))[0]]
-    return grown + [f"{RECORD}: {folder} was raised from {before[folder][0]:,} to {figure:,} without a new reason"
-                    for folder, (figure, reason) in record.items()
-                    if folder in before and figure > before[folder][0] and reason == before[folder][1]]
+             for room, figure in now.items() if figure > record.get(room, (0, ""))[0]]
+    return grown + [f"{RECORD}: {room} was raised from {before[room][0]:,} to {figure:,} without a new reason"
+                    for room, (figure, reason) in record.items()
+                    if room in before and figure > before[room][0] and reason == before[room][1]]
 
 
 def record_before(root: Path, text: str) -> Record:
@@ -87,16 +122,17 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     text = (ROOT / RECORD).read_text()
     now, record = weights(ROOT), parsed(text)
-    print(f"{'folder':14}{'recorded':>9}{'now':>8}{'change':>8}")
-    for folder in sorted({*now, *record}):
-        recorded, lines = record.get(folder, (0, ""))[0], now.get(folder, 0)
-        print(f"{folder:14}{recorded:9,}{lines:8,}{lines - recorded:+8,}")
+    print(f"{'room':26}{'recorded':>9}{'now':>8}{'change':>8}")
+    for room in (*now, *(record.keys() - now.keys())):
+        recorded, figure = record.get(room, (0, ""))[0], now.get(room, 0)
+        print(f"{room:26}{recorded:9,}{figure:8,}{figure - recorded:+8,}")
+    print(f"product: {sum(figure for room, figure in now.items() if room.split('/')[0] in _PRODUCT):,}")
     found = objections(now, record, record_before(ROOT, text))
     print("\n".join(found), file=sys.stderr, end="\n" if found else "")
     if options.lower:
         comments = [line for line in text.splitlines() if line.startswith("#")]
-        rows = [f"{folder} {min(figure, now[folder])} {reason}"
-                for folder, (figure, reason) in record.items() if folder in now]
+        rows = [f"{room}: {min(figure, now[room])}: {reason}"
+                for room, (figure, reason) in record.items() if room in now]
         (ROOT / RECORD).write_text("\n".join([*comments, *rows, ""]))
     return 1 if found else 0
 
